@@ -1,0 +1,250 @@
+"""The table of every family that llm-vitals exports: nothing leaves the process that has no row here.
+
+docs/metrics.md is generated from this table (`python -m exporter.catalogue`).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client.utils import floatToGoString
+
+Type = Literal["counter", "gauge", "histogram", "info"]
+
+SUFFIXES: dict[str, tuple[str, ...]] = {"histogram": ("_bucket", "_sum", "_count")}
+"""What a type appends to the family's name to make its samples' names."""
+
+
+class Kind(enum.StrEnum):
+    """Where a number comes from; the three are never mixed in one family."""
+
+    RELAYED = "relayed"
+    MEASURED = "measured"
+    SELF = "self"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One exported family: its name, type, labels besides `target` and `backend`, and HELP text."""
+
+    name: str
+    type: Type
+    labels: tuple[str, ...]
+    help: str
+    kind: Kind
+    per_target: bool = True
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        """The names that this family's samples carry."""
+        return tuple(self.name + suffix for suffix in SUFFIXES.get(self.type, ("",)))
+
+    @property
+    def all_labels(self) -> tuple[str, ...]:
+        """Every label in output order."""
+        return (("target", "backend") if self.per_target else ()) + self.labels
+
+
+_ENGINE = ("model", "engine")
+
+
+def _relayed(name: str, kind: Type, labels: tuple[str, ...], help_: str) -> Family:
+    return Family(f"vitals_{name}", kind, labels, help_, Kind.RELAYED)
+
+
+def _measured(name: str, kind: Type, labels: tuple[str, ...], help_: str) -> Family:
+    return Family(f"vitals_{name}", kind, labels, help_, Kind.MEASURED)
+
+
+def _own(name: str, kind: Type, labels: tuple[str, ...], help_: str, per_target: bool = True) -> Family:
+    return Family(f"vitals_{name}", kind, labels, help_, Kind.SELF, per_target)
+
+
+# fmt: off
+FAMILIES: tuple[Family, ...] = (
+    # --- the state of each target -------------------------------------------------------------------
+    _own("target_up", "gauge", (), "1 if the last reading of the target gave what it was asked for, else 0 "
+         "(the reason: vitals_scrape_failures_total and the page /debug/TARGET)."),
+    _own("target_info", "info", ("version", "url"), "What the target said it is: the engine's version where "
+         "it tells one, and the URL it is read at, without credentials."),
+    _own("scrape_duration_seconds", "gauge", (), "How long the last reading of the target took, in seconds."),
+    _own("scrape_size_bytes", "gauge", (), "Size of the last page read from the target, decompressed."),
+    _own("scrape_failures_total", "counter", ("reason",), "Readings of the target that failed, by reason."),
+    _own("scrape_bad_lines_total", "counter", (), "Lines of the target's pages that could not be read; the "
+         "rest of such a page is used."),
+    _own("scrape_dropped_samples_total", "counter", ("reason",), "Samples read but withheld because Prometheus "
+         "would store nonsense: not_finite (NaN or infinite), inconsistent_histogram (buckets not monotone, or "
+         "+Inf not the count), duplicate (same series twice on one page), unit (a unit that cannot be converted)."),
+    _own("unmapped_families", "gauge", (), "Families of the engine on the target's last page that this version "
+         "of llm-vitals does not know: drift after an upgrade of the engine. /debug/TARGET lists them."),
+    _own("family_source_info", "info", ("family", "source"), "Which of the engine's names feeds a family that has "
+         "had more than one name over the engine's versions."),
+    # --- relayed: latencies, as the engine's own histograms with its own buckets --------------------
+    _relayed("time_to_first_token_seconds", "histogram", _ENGINE, "Time to first token (TTFT), from the "
+             "request's arrival in the server to its first token, queueing included "
+             "(vllm:time_to_first_token_seconds)."),
+    _relayed("inter_token_latency_seconds", "histogram", _ENGINE, "Inter-token latency (ITL): one observation "
+             "per request and engine step, also when a step brings several tokens by speculative decoding; a "
+             "preemption's wait is inside (vllm:inter_token_latency_seconds, before 0.10.2 "
+             "vllm:time_per_output_token_seconds)."),
+    _relayed("time_per_output_token_seconds", "histogram", _ENGINE, "Time per output token (TPOT): a finished "
+             "request's mean, decode time / (tokens - 1); 0 for a request of one token "
+             "(vllm:request_time_per_output_token_seconds)."),
+    _relayed("request_duration_seconds", "histogram", _ENGINE, "End-to-end time of a finished request "
+             "(vllm:e2e_request_latency_seconds)."),
+    _relayed("request_queue_seconds", "histogram", _ENGINE, "Time a request waited before it was first "
+             "scheduled (vllm:request_queue_time_seconds, in some 0.6 and 0.7 versions "
+             "vllm:time_in_queue_requests)."),
+    _relayed("request_prefill_seconds", "histogram", _ENGINE, "Time a request spent in prefill, from scheduled "
+             "to first token (vllm:request_prefill_time_seconds)."),
+    _relayed("request_decode_seconds", "histogram", _ENGINE, "Time a request spent in decode, from first to "
+             "last token (vllm:request_decode_time_seconds)."),
+    # --- relayed: load ------------------------------------------------------------------------------
+    _relayed("requests_running", "gauge", _ENGINE, "Requests in the running batch "
+             "(vllm:num_requests_running)."),
+    _relayed("requests_waiting", "gauge", _ENGINE, "Requests waiting to be scheduled, deferred ones included "
+             "(vllm:num_requests_waiting)."),
+    _relayed("requests_waiting_by_reason", "gauge", (*_ENGINE, "reason"), "The same as vitals_requests_waiting, "
+             "split by reason; never add the two (vllm:num_requests_waiting_by_reason)."),
+    _relayed("engine_asleep", "gauge", _ENGINE, "1 while the engine sleeps (weights offloaded or discarded), "
+             "so that an unused KV cache is not read as idle (vllm:engine_sleep_state)."),
+    _relayed("kv_cache_usage_ratio", "gauge", _ENGINE, "Share of the KV-cache blocks in use, 0 to 1. Average or "
+             "take the maximum over engines; never sum (vllm:kv_cache_usage_perc, before 0.9.2 "
+             "vllm:gpu_cache_usage_perc)."),
+    _relayed("kv_cache_capacity_tokens", "gauge", _ENGINE, "Tokens that the KV cache of one engine rank holds, "
+             "from labels of vllm:cache_config_info: kv_cache_size_tokens where it is there, else num_gpu_blocks "
+             "(a sum over data-parallel engines, divided by their number) times block_size."),
+    # --- relayed: counters --------------------------------------------------------------------------
+    _relayed("prompt_tokens_total", "counter", _ENGINE, "Prompt tokens processed, cached ones included "
+             "(vllm:prompt_tokens_total)."),
+    _relayed("cached_prompt_tokens_total", "counter", _ENGINE, "Prompt tokens that were found in a prefix cache "
+             "and not computed (vllm:prompt_tokens_cached_total)."),
+    _relayed("generation_tokens_total", "counter", _ENGINE, "Tokens generated (vllm:generation_tokens_total)."),
+    _relayed("requests_finished_total", "counter", (*_ENGINE, "reason"), "Requests finished, by the engine's "
+             "reason: stop, length, abort, error, repetition (vllm:request_success_total, which counts aborts and "
+             "errors too)."),
+    _relayed("preemptions_total", "counter", _ENGINE, "Requests preempted because the KV cache was full; they "
+             "are computed again (vllm:num_preemptions_total)."),
+    _relayed("prefix_cache_queries_tokens_total", "counter", _ENGINE, "Prompt tokens looked up in the prefix "
+             "cache, once per scheduling attempt (vllm:prefix_cache_queries_total, before 0.9.2 "
+             "vllm:gpu_prefix_cache_queries_total; its blocks, up to 0.8.5, times the block size)."),
+    _relayed("prefix_cache_hits_tokens_total", "counter", _ENGINE, "Prompt tokens found in the prefix cache, "
+             "once per scheduling attempt (vllm:prefix_cache_hits_total, before 0.9.2 "
+             "vllm:gpu_prefix_cache_hits_total; its blocks, up to 0.8.5, times the block size)."),
+    _relayed("spec_decode_draft_tokens_total", "counter", _ENGINE, "Tokens proposed by speculative decoding "
+             "(vllm:spec_decode_num_draft_tokens_total)."),
+    _relayed("spec_decode_accepted_tokens_total", "counter", _ENGINE, "Proposed tokens that were accepted "
+             "(vllm:spec_decode_num_accepted_tokens_total)."),
+    # --- relayed: what an Ollama says about its models ------------------------------------------------
+    _relayed("models_installed", "gauge", (), "Models on the server's disk (Ollama /api/tags)."),
+    _relayed("model_loaded", "gauge", ("model",), "1 for each model in memory (Ollama /api/ps)."),
+    _relayed("model_info", "info", ("model", "family", "parameter_size", "quantization"), "What the server says a "
+             "loaded model is (Ollama /api/ps details)."),
+    _relayed("model_memory_bytes", "gauge", ("model", "memory"), "Bytes that a loaded model takes, weights and KV "
+             "cache together, by memory: vram or ram (Ollama /api/ps: size_vram, size - size_vram)."),
+    _relayed("model_context_length_tokens", "gauge", ("model",), "Context length that a loaded model was "
+             "loaded with (Ollama /api/ps context_length)."),
+    _relayed("model_max_context_length_tokens", "gauge", ("model",), "Longest context that the model was "
+             "trained for; a server loads it with less (Ollama /api/show model_info)."),
+    _relayed("model_parameters", "gauge", ("model",), "Number of the model's parameters (Ollama /api/show "
+             "model_info general.parameter_count)."),
+    _relayed("model_expiry_timestamp_seconds", "gauge", ("model",), "Unix time after which an idle model is "
+             "unloaded; it does not move while a request runs (Ollama /api/ps expires_at)."),
+    # --- measured by our own probes -------------------------------------------------------------------
+    _measured("probe_time_to_first_token_seconds", "histogram", ("model", "prompt"), "TTFT of synthetic probes: "
+              "from the request sent to the first network read that carries text, connection set-up and cold loads "
+              "left out. A probe that gave up waiting for its first token counts with the time it waited, a lower "
+              "bound; no other failed probe counts. prompt: the size of the prompt."),
+    _measured("probe_inter_token_latency_seconds", "histogram", ("model",), "ITL of synthetic probes: the time "
+              "between network reads that carry text, as a client sees it."),
+    _measured("probe_time_per_output_token_seconds", "histogram", ("model",), "TPOT of synthetic probes: (last - "
+              "first token) / (tokens - 1), with tokens by the server's own count."),
+    _measured("probe_load_seconds", "histogram", ("model",), "Time to load the model into memory, of probes that "
+              "met a cold model (Ollama load_duration); such probes feed no latency histogram."),
+    _measured("probe_phase_seconds", "gauge", ("model", "phase"), "Where the time of the last good probe went: "
+              "connect, queue, load, prefill, decode. Ollama: queue = TTFT - load_duration - "
+              "prompt_eval_duration, an estimate."),
+    _measured("probe_prefill_tokens_per_second", "gauge", ("model",), "Prefill rate of the last good probe: "
+              "uncached prompt tokens / prompt_eval_duration."),
+    _measured("probe_decode_tokens_per_second", "gauge", ("model",), "Decode rate of the last good probe: "
+              "(eval_count - 1) / eval_duration; the first token is made by prefill."),
+    _measured("probes_total", "counter", ("model",), "Probes that ended, good or bad, cold ones included."),
+    _measured("probe_cold_total", "counter", ("model",), "Probes that served as warm-up: the first after the "
+              "exporter started or the model was loaded."),
+    _measured("probe_failures_total", "counter", ("model", "reason"), "Probes that failed, by reason."),
+    _measured("probe_last_success_timestamp_seconds", "gauge", ("model",), "Unix time of the last good probe."),
+    # --- the exporter itself --------------------------------------------------------------------------
+    _own("config_last_reload_successful", "gauge", (), "1 if the last reading of the configuration was good; a "
+         "bad one is refused and the old one stays.", per_target=False),
+    _own("config_last_reload_success_timestamp_seconds", "gauge", (), "Unix time of the last good reading of the "
+         "configuration.", per_target=False),
+    _own("build_info", "info", ("version", "python"), "The exporter's own version.", per_target=False),
+)
+
+# fmt: on
+
+BY_NAME: dict[str, Family] = {family.name: family for family in FAMILIES}
+
+
+def escape_label(value: str) -> str:
+    r"""Escape a label value for the text format: backslash, double quote and line feed."""
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def bound_text(bound: float) -> str:
+    """Write a bucket's bound in seconds as Prometheus's client libraries and Prometheus 3 do: 1.0, 2560.0, +Inf."""
+    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # the library's utils are not annotated
+
+
+def render_labels(labels: tuple[tuple[str, str], ...]) -> str:
+    """Render labels in the order given, without braces; a label with an empty value is left out."""
+    return ",".join(f'{name}="{escape_label(value)}"' for name, value in labels if value)
+
+
+def header(family: Family, openmetrics: bool) -> str:
+    """Return a family's HELP and TYPE lines.
+
+    OpenMetrics names a counter without `_total` and knows the type `info` (named without `_info`); in
+    the text format an info family is a gauge.
+    """
+    name, kind = family.name, family.type
+    if openmetrics:
+        name = (
+            name.removesuffix("_total") if kind == "counter" else name.removesuffix("_info") if kind == "info" else name
+        )
+    elif kind == "info":
+        kind = "gauge"
+    text = family.help.replace("\\", r"\\").replace("\n", r"\n")
+    if openmetrics:
+        text = text.replace('"', r"\"")
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n"
+
+
+def markdown() -> str:
+    """Return docs/metrics.md."""
+    titles = {
+        Kind.RELAYED: "Relayed: the engine's own numbers, read while Prometheus reads us",
+        Kind.MEASURED: "Measured: our own synthetic probes",
+        Kind.SELF: "About the targets and the exporter",
+    }
+    out = [
+        "# Metrics",
+        "",
+        "Generated from `exporter/catalogue.py` by `make docs`; a test keeps the two equal. Every family also",
+        "carries `target` (the name given in the configuration) and `backend` (vllm, ollama), except where noted.",
+        "A family that an engine does not report is absent: absent is not zero.",
+    ]
+    for kind, title in titles.items():
+        out += ["", f"## {title}", "", "| family | type | further labels | meaning |", "|---|---|---|---|"]
+        for family in FAMILIES:
+            if family.kind is kind:
+                labels = ", ".join(f"`{label}`" for label in family.labels) or "none"
+                note = "" if family.per_target else " (no `target`, no `backend`)"
+                out.append(f"| `{family.name}` | {family.type} | {labels}{note} | {family.help.replace('|', '/')} |")
+    return "\n".join(out) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")  # noqa: T201
