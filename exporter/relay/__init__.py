@@ -1,0 +1,1 @@
+"""From an engine's own page to our families: fetch, normalize, render."""
