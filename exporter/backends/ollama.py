@@ -1,0 +1,195 @@
+"""Reads what an Ollama tells of itself, which is no metrics page but a few JSON answers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import httpx
+
+from exporter.access import AccessError, blank
+from exporter.backends.ollama_api import (
+    Answer,
+    ApiError,
+    LoadedModel,
+    ModelDetails,
+    fetch,
+    fetch_details,
+    fetch_loaded,
+    open_client,
+)
+from exporter.model import Outcome, Sample, Snapshot
+from exporter.relay.render import SampleReadings
+from exporter.settings import Target
+
+BACKEND = "ollama"
+
+RARELY = 60.0
+"""Seconds between two readings of /api/tags, and before a failed /api/show is asked for again."""
+
+
+class OllamaReader:
+    """Reads one Ollama: /api/version and /api/ps each time, /api/tags and /api/show rarely.
+
+    `loaded` holds the models that were in memory at the last reading, none if it failed.  `client` is opened
+    at the first reading if none is given; `clock` gives seconds.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        client: httpx.AsyncClient | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loaded: tuple[LoadedModel, ...] = ()
+        self._target = target
+        self._client = client
+        self._clock = clock
+        self._installed: int | None = None
+        self._tags_due = float("-inf")
+        self._details: dict[str, ModelDetails] = {}
+        self._show_due: dict[str, float] = {}
+
+    @property
+    def backend(self) -> str:
+        """The engine's name."""
+        return BACKEND
+
+    async def close(self) -> None:
+        """Close the client."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    async def read(self, deadline_s: float) -> Snapshot:
+        """Return one reading, good or bad, within `deadline_s` seconds; a target's fault is in the snapshot."""
+        at, start = time.time(), time.perf_counter()
+        deadline = asyncio.get_running_loop().time() + deadline_s
+        try:
+            self._client = self._client or open_client(self._target)
+            version, size = await self._read_all(self._client, deadline)
+        except (ApiError, AccessError) as error:
+            self.loaded, self._tags_due = (), float("-inf")
+            return Snapshot(
+                target=self._target.name,
+                backend=BACKEND,
+                outcome=error.outcome if isinstance(error, ApiError) else Outcome.TLS,
+                at=at,
+                duration=time.perf_counter() - start,
+                detail=blank(str(error), self._target),
+                status=error.status if isinstance(error, ApiError) else None,
+            )
+        return Snapshot(
+            target=self._target.name,
+            backend=BACKEND,
+            outcome=Outcome.OK,
+            at=at,
+            duration=time.perf_counter() - start,
+            status=httpx.codes.OK,
+            size=size,
+            version=version,
+            readings=SampleReadings(self._target.name, BACKEND, self._samples()),
+        )
+
+    async def _read_all(self, client: httpx.AsyncClient, deadline: float) -> tuple[str, int]:
+        """Bring everything up to date and return the version and the bytes read each time."""
+        version, ps, tags = await asyncio.gather(
+            fetch(client, self._target, "/api/version", deadline=deadline),
+            fetch_loaded(client, self._target, deadline),
+            self._refresh_installed(client, deadline),
+            return_exceptions=True,
+        )
+        # The version's fault comes first: it tells best whether this is an Ollama at all.
+        if isinstance(version, BaseException):
+            raise self._no_ollama(version)
+        text = self._version(version)
+        if isinstance(ps, BaseException):
+            raise ps
+        if isinstance(tags, BaseException):
+            raise tags
+        self.loaded, answer = ps
+        await self._refresh_details(client, deadline)
+        return text, version.size + answer.size
+
+    def _no_ollama(self, fault: BaseException) -> BaseException:
+        """Read a 404 of /api/version, which every Ollama has, as the sign of another server."""
+        if isinstance(fault, ApiError) and fault.status == httpx.codes.NOT_FOUND:
+            return ApiError(
+                Outcome.NOT_LLM_SERVER,
+                f"{self._target.url} answers, but is no Ollama (it has no /api/version); correct `url` or `backend`",
+                fault.status,
+            )
+        return fault
+
+    def _version(self, answer: Answer) -> str:
+        version = answer.content.get("version") if isinstance(answer.content, dict) else None
+        if not isinstance(version, str):
+            raise ApiError(
+                Outcome.NOT_LLM_SERVER,
+                f"{self._target.url}/api/version is not an Ollama's; correct `url` or `backend`",
+            )
+        return version
+
+    async def _refresh_installed(self, client: httpx.AsyncClient, deadline: float) -> None:
+        if self._clock() < self._tags_due:
+            return
+        self._tags_due = self._clock() + RARELY
+        self._installed = None
+        try:
+            answer = await fetch(client, self._target, "/api/tags", deadline=deadline)
+        except ApiError:
+            return
+        models = answer.content.get("models") if isinstance(answer.content, dict) else None
+        self._installed = len(models) if isinstance(models, list) else None
+
+    async def _refresh_details(self, client: httpx.AsyncClient, deadline: float) -> None:
+        """Ask /api/show once for each digest in memory and forget the digests that left it."""
+        names = {model.digest: model.name for model in self.loaded if model.digest}
+        self._details = {digest: known for digest, known in self._details.items() if digest in names}
+        self._show_due = {digest: due for digest, due in self._show_due.items() if digest in names}
+        await asyncio.gather(
+            *(
+                self._fetch_details(client, digest, name, deadline)
+                for digest, name in names.items()
+                if digest not in self._details and self._clock() >= self._show_due.get(digest, float("-inf"))
+            )
+        )
+
+    async def _fetch_details(
+        self, client: httpx.AsyncClient, digest: str, name: str, deadline: float
+    ) -> None:
+        self._show_due[digest] = self._clock() + RARELY
+        try:
+            self._details[digest] = await fetch_details(client, self._target, name, deadline)
+        except ApiError:
+            return
+
+    def _samples(self) -> list[Sample]:
+        samples: list[Sample] = []
+
+        def add(name: str, value: float | None, **labels: str) -> None:
+            if value is not None:
+                family = f"vitals_{name}"
+                samples.append(Sample(family, family, tuple(labels.items()), repr(value)))
+
+        add("models_installed", self._installed)
+        for model in self.loaded:
+            name, details = model.name, self._details.get(model.digest)
+            add("model_loaded", 1, model=name)
+            add(
+                "model_info",
+                1,
+                model=name,
+                family=model.family,
+                parameter_size=model.parameter_size,
+                quantization=model.quantization,
+            )
+            if model.size is not None:
+                add("model_memory_bytes", model.size_vram, model=name, memory="vram")
+                add("model_memory_bytes", max(model.size - model.size_vram, 0), model=name, memory="ram")
+            add("model_context_length_tokens", model.context_length, model=name)
+            if details is not None:
+                add("model_max_context_length_tokens", details.max_context_length, model=name)
+                add("model_parameters", details.parameters, model=name)
+            add("model_expiry_timestamp_seconds", model.expires_at, model=name)
+        return samples

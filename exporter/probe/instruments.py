@@ -1,0 +1,113 @@
+"""The instruments that probes feed, made from their rows in the catalogue."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+from exporter.catalogue import BY_NAME, Family, Type
+from exporter.probe.result import ProbeResult, Reason
+
+BUCKETS = tuple(float(f"{10 ** (step / 8 - 3):.3g}") for step in range(43))
+"""Upper bounds in seconds of every latency histogram: eight to a decade, 1 ms to 178 s.
+
+A quantile is interpolated within one bucket, so its error is bounded by the growth from bound to bound, here
+10^(1/8) = 1.33: at most a third, and about half of that for a value in the middle, at 4 ms as at 4 s. A fast
+model's ITL is a few milliseconds and the TTFT of a full queue is minutes, so one rule has to span both; 43
+bounds do it, and 1 ms, 10 ms, 100 ms, 1 s, 10 s and 100 s are among them for alerts to stand on.
+"""
+
+
+class Instruments:
+    """All probe families in `registry`; labels are target, backend, model and what the catalogue adds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        # `_created` series are in no catalogue row, and a start time per series helps nobody here.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no types
+
+        def histogram(name: str) -> Histogram:
+            row = _row(name, "histogram")
+            return Histogram(row.name, row.help, row.all_labels, registry=registry, buckets=BUCKETS)
+
+        def counter(name: str) -> Counter:
+            row = _row(name, "counter")
+            return Counter(row.name, row.help, row.all_labels, registry=registry)
+
+        def gauge(name: str) -> Gauge:
+            row = _row(name, "gauge")
+            return Gauge(row.name, row.help, row.all_labels, registry=registry)
+
+        self._ttft = histogram("vitals_probe_time_to_first_token_seconds")
+        self._itl = histogram("vitals_probe_inter_token_latency_seconds")
+        self._tpot = histogram("vitals_probe_time_per_output_token_seconds")
+        self._load = histogram("vitals_probe_load_seconds")
+        self._phase = gauge("vitals_probe_phase_seconds")
+        self._prefill = gauge("vitals_probe_prefill_tokens_per_second")
+        self._decode = gauge("vitals_probe_decode_tokens_per_second")
+        self._probes = counter("vitals_probes_total")
+        self._cold = counter("vitals_probe_cold_total")
+        self._failures = counter("vitals_probe_failures_total")
+        self._success = gauge("vitals_probe_last_success_timestamp_seconds")
+
+    def prepare(self, target: str, backend: str, model: str) -> None:
+        """Start the counters of a model at 0, each reason too, so that rate() sees the first probe and failure."""
+        self._probes.labels(target, backend, model)
+        self._cold.labels(target, backend, model)
+        for reason in Reason:
+            self._failures.labels(target, backend, model, reason.value)
+
+    def observe(self, target: str, backend: str, model: str, prompt: str, result: ProbeResult) -> None:
+        """Count a probe; a good one sets the gauges, and a good warm one feeds the latencies.
+
+        A failed probe feeds no latency, but for a first token that never came: TTFT gets the time waited.
+        """
+        labels = (target, backend, model)
+        self.prepare(*labels)
+        self._probes.labels(*labels).inc()
+        if result.cold:
+            self._cold.labels(*labels).inc()
+        if result.reason is not None:
+            self._failures.labels(*labels, result.reason.value).inc()
+            if result.waited is not None and not result.cold:
+                self._ttft.labels(*labels, prompt).observe(result.waited)
+            return
+        self._success.labels(*labels).set(result.at)
+        self._set_gauges(labels, result)
+        if result.load is not None and result.reloaded:
+            self._load.labels(*labels).observe(result.load)
+        if result.cold:
+            return
+        if result.ttft is not None:
+            self._ttft.labels(*labels, prompt).observe(result.ttft)
+        for gap in result.gaps:
+            self._itl.labels(*labels).observe(gap)
+        if result.tpot is not None:
+            self._tpot.labels(*labels).observe(result.tpot)
+
+    def _set_gauges(self, labels: tuple[str, str, str], result: ProbeResult) -> None:
+        """Set the gauges of the last good probe; what it could not measure goes, it does not stay as it was."""
+        self.drop_gauges(labels[0], labels[2])
+        for phase, seconds in result.phases.items():
+            self._phase.labels(*labels, phase).set(seconds)
+        if result.prefill_rate is not None:
+            self._prefill.labels(*labels).set(result.prefill_rate)
+        if result.decode_rate is not None:
+            self._decode.labels(*labels).set(result.decode_rate)
+
+    def drop_gauges(self, target: str, model: str) -> None:
+        """Remove the phases and rates of a model, because it is not in memory any more."""
+        for metric in (self._phase, self._prefill, self._decode):
+            metric.remove_by_labels({"target": target, "model": model})
+
+    def forget(self, target: str) -> None:
+        """Remove every series of a target that is not configured any more."""
+        latencies = (self._ttft, self._itl, self._tpot, self._load)
+        gauges = (self._phase, self._prefill, self._decode, self._success)
+        for metric in (*latencies, *gauges, self._probes, self._cold, self._failures):
+            metric.remove_by_labels({"target": target})
+
+
+def _row(name: str, type_: Type) -> Family:
+    row = BY_NAME[name]
+    if row.type != type_:
+        raise TypeError(f"{name} is a {row.type} in the catalogue, not a {type_}")
+    return row

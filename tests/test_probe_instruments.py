@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from exporter.catalogue import BY_NAME, FAMILIES, Kind
+from exporter.probe.instruments import BUCKETS, Instruments
+from exporter.probe.result import ProbeResult, Reason
+
+GOOD = ProbeResult(
+    at=1234.0,
+    duration=1.0,
+    warmup=False,
+    ttft=0.5,
+    gaps=(0.02, 0.03),
+    tpot=0.025,
+    phases={"connect": 0.1, "queue": 0.2, "load": 0.0, "prefill": 0.2, "decode": 0.05},
+    load=0.001,
+    prefill_rate=600.0,
+    decode_rate=40.0,
+)
+LABELS = {"target": "box", "backend": "ollama", "model": "m"}
+
+
+class Page:
+    """What a registry shows."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.instruments = Instruments(self.registry)
+
+    def observe(self, result: ProbeResult) -> None:
+        self.instruments.observe("box", "ollama", "m", "small", result)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"vitals_{name}", {**LABELS, **labels})
+
+    def names(self) -> set[str]:
+        return {sample.name for family in self.registry.collect() for sample in family.samples}
+
+
+def test_the_instruments_are_the_measured_rows_of_the_catalogue_word_for_word() -> None:
+    page = Page()
+    page.observe(GOOD)
+    text = generate_latest(page.registry).decode()
+    for family in page.registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        row = BY_NAME[name]
+        assert row.kind is Kind.MEASURED
+        assert (family.type, family.documentation) == (row.type, row.help)
+        for sample in family.samples:
+            assert sample.name in row.sample_names
+            assert set(sample.labels) - {"le"} == set(row.all_labels)
+    assert {row.name for row in FAMILIES if row.kind is Kind.MEASURED} == {
+        line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")
+    }
+
+
+def test_buckets_grow_by_a_third_from_a_millisecond_to_minutes() -> None:
+    assert len(BUCKETS) == 43
+    assert max(upper / lower for lower, upper in pairwise(BUCKETS)) <= 1.35
+    assert BUCKETS[0] == 0.001
+    assert BUCKETS[-1] > 120
+    assert {0.001, 0.01, 0.1, 1.0, 10.0, 100.0} < set(BUCKETS)
+
+
+def test_a_good_probe_feeds_the_latencies_and_sets_the_gauges() -> None:
+    page = Page()
+    page.observe(GOOD)
+    assert page.value("probes_total") == 1
+    assert page.value("probe_time_to_first_token_seconds_sum", prompt="small") == 0.5
+    assert page.value("probe_inter_token_latency_seconds_count") == 2
+    assert page.value("probe_inter_token_latency_seconds_sum") == pytest.approx(0.05)
+    assert page.value("probe_time_per_output_token_seconds_sum") == 0.025
+    assert page.value("probe_phase_seconds", phase="queue") == 0.2
+    assert page.value("probe_prefill_tokens_per_second") == 600.0
+    assert page.value("probe_decode_tokens_per_second") == 40.0
+    assert page.value("probe_last_success_timestamp_seconds") == 1234.0
+    assert page.value("probe_cold_total") == 0
+    assert "vitals_probe_load_seconds_count" not in page.names()
+
+
+def test_a_failed_probe_adds_to_no_latency() -> None:
+    page = Page()
+    page.observe(ProbeResult(1.0, 1.0, False, Reason.TRUNCATED_STREAM, "cut"))
+    assert page.value("probe_failures_total", reason="truncated_stream") == 1
+    assert page.value("probes_total") == 1
+    assert not {name for name in page.names() if name.endswith("_bucket")}
+    assert page.value("probe_last_success_timestamp_seconds") is None
+
+
+def test_a_first_token_that_never_came_counts_in_ttft_with_the_time_waited() -> None:
+    page = Page()
+    page.observe(ProbeResult(1.0, 31.0, False, Reason.TIMEOUT_FIRST_TOKEN, "no token", waited=30.0))
+    assert page.value("probe_time_to_first_token_seconds_sum", prompt="small") == 30.0
+    assert page.value("probe_failures_total", reason="timeout_first_token") == 1
+
+
+@pytest.mark.parametrize("waited", [None, 30.0])
+def test_a_warm_up_adds_to_no_latency_but_is_counted(waited: float | None) -> None:
+    page = Page()
+    reason = None if waited is None else Reason.TIMEOUT_FIRST_TOKEN
+    page.observe(ProbeResult(1.0, 1.0, True, reason, ttft=0.5, gaps=(0.1,), tpot=0.1, waited=waited))
+    assert (page.value("probes_total"), page.value("probe_cold_total")) == (1, 1)
+    assert not {name for name in page.names() if name.endswith("_bucket")}
+
+
+def test_a_reload_counts_as_cold_and_feeds_only_the_load_time() -> None:
+    page = Page()
+    page.observe(ProbeResult(1.0, 4.0, False, ttft=3.0, gaps=(0.1,), load=2.5))
+    assert page.value("probe_cold_total") == 1
+    assert page.value("probe_load_seconds_sum") == 2.5
+    assert {name for name in page.names() if name.endswith("_bucket")} == {"vitals_probe_load_seconds_bucket"}
+
+
+def test_all_reasons_start_at_zero() -> None:
+    page = Page()
+    page.instruments.prepare("box", "ollama", "m")
+    assert {page.value("probe_failures_total", reason=reason) for reason in Reason} == {0.0}
+    assert page.value("probes_total") == 0
+
+
+def test_what_the_next_probe_cannot_measure_does_not_stay_as_it_was() -> None:
+    page = Page()
+    page.observe(GOOD)
+    page.observe(ProbeResult(1.0, 1.0, False, ttft=0.5))
+    assert page.value("probe_decode_tokens_per_second") is None
+    assert page.value("probe_phase_seconds", phase="queue") is None
+
+
+def test_dropping_a_models_gauges_leaves_its_history_and_other_models() -> None:
+    page = Page()
+    page.observe(GOOD)
+    page.instruments.observe("box", "ollama", "other", "small", GOOD)
+    page.instruments.drop_gauges("box", "m")
+    assert page.value("probe_phase_seconds", phase="decode") is None
+    assert page.value("probe_prefill_tokens_per_second") is None
+    assert page.value("probe_decode_tokens_per_second") is None
+    assert page.value("probe_time_to_first_token_seconds_count", prompt="small") == 1
+    assert page.value("probes_total") == 1
+    assert page.value("probe_decode_tokens_per_second", model="other") == 40.0
+
+
+def test_forgetting_a_target_leaves_nothing_of_it_and_all_of_the_others() -> None:
+    page = Page()
+    page.observe(GOOD)
+    page.observe(ProbeResult(1.0, 4.0, False, load=2.5))
+    page.instruments.observe("other", "ollama", "m", "small", GOOD)
+    page.instruments.forget("box")
+    assert {sample.labels["target"] for family in page.registry.collect() for sample in family.samples} == {
+        "other"
+    }
