@@ -16,10 +16,14 @@ from exporter.backends import Backend
 from exporter.config import Target
 from exporter.model import Outcome, Snapshot
 from exporter.relay import scrape
+from exporter.relay.memory import Memory
 from exporter.relay.normalize import Page, PageReader
 
 VERSION_EVERY = 60.0
 """Seconds between two questions for an engine's version; it changes only with a restart."""
+
+_MEMORIES: dict[str, Memory] = {}
+"""What was parsed, by engine, for the process: a cache, which never changes an answer."""
 
 
 class Reader(Protocol):
@@ -52,7 +56,9 @@ class PageTargetReader:
         self._target = target
         self._session = session
         self._clock = clock
-        self._pages = PageReader(backend, target.name)
+        if backend.name not in _MEMORIES:
+            _MEMORIES[backend.name] = Memory(backend)
+        self._pages = PageReader(backend, target.name, _MEMORIES[backend.name])
         self._tls: ssl.SSLContext | None = None
         self._version = ""
         self._version_due = 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*")
+_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)(?=[ \t{]|$)[ \t]*")
 _QUOTED_NAME = re.compile(r'[ \t]*\{[ \t]*"(?:[^"\\\n]|\\.)*"[ \t]*[,}]')
 _LABEL = re.compile(r'[ \t]*([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\\n]|\\.)*)"[ \t]*(,|(?=\}))')
 _REST = re.compile(r"[ \t]*(\S+)(?:[ \t]+(-?[0-9]+(?:\.[0-9]+)?))?(?:[ \t]+(#[ \t]*\{.*))?[ \t]*")

@@ -7,22 +7,18 @@ one server all but the values stays the same, so the text before each value is l
 from __future__ import annotations
 
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from exporter.backends import Backend, Feed
-from exporter.catalogue import bound_text
+from exporter.backends import Backend
 from exporter.model import Outcome, Readings, Report, Sample
-from exporter.relay.line import NUMBER, parse_comment, parse_line, parse_name
-from exporter.relay.plan import Plan, Planner, Series
+from exporter.relay.layout import Layout, Part, blocks
+from exporter.relay.line import NUMBER
+from exporter.relay.memory import BadLineError, Ignored, Memory
 
 SHOWN_BAD_LINES = 20
 """How many bad lines a report keeps, each cut to 200 characters; all are counted."""
-
-MAX_PLANS = 8
-"""Plans kept per target, so that a value that is now and then NaN does not cost a new plan each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,79 +32,52 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedReadings:
-    """The readings of one page: a plan and the texts of its outputs."""
+class PageReadings:
+    """The readings of one page: its layout, the text around the values, and the values' texts."""
 
-    plan: Plan
+    layout: Layout
+    parts: tuple[Part, ...]
     out: Sequence[str]
 
     def blocks(self) -> Mapping[str, str]:
         """Return the finished text lines by family."""
-        return self.plan.blocks(self.out)
+        return blocks(self.parts, self.out)
 
     def samples(self) -> Sequence[Sample]:
         """Return the same as samples."""
-        return self.plan.samples(self.out)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ignored:
-    """Lines that are skipped: their family's name on the page ("" for comments), and what is known of it.
-
-    `metrics`: such a line shows that the page is a metrics page at all; `engine`: that it is this engine's.
-    """
-
-    family: str = ""
-    metrics: bool = True
-    engine: bool = False
-    known: bool = True
-    router: str = ""
-
-
-_NOTHING = _Ignored(metrics=False)
+        return self.layout.samples(self.out)
 
 
 @dataclass(frozen=True, slots=True)
 class _Steady:
-    """What a page looked like that went through well, so that the next one can be checked against it."""
+    """What a page looked like that went through well, so that the next one can be checked against it.
+
+    `others`: the lines that are not known by what stands before their last blank.  `slots`: the series in the
+    page's order, and `pick`: where in that order the values are that the layout wants.
+    """
 
     lines: int
+    others: list[str]
     slots: list[int]
     pick: list[int]
-    plan: Plan
+    layout: Layout
+    parts: tuple[Part, ...]
     page: Page
-
-
-class _BadLineError(ValueError):
-    pass
 
 
 def normalize(text: str, backend: Backend, target: str) -> Page:
     """Read one page, without memory."""
-    return PageReader(backend, target).read(text)
+    return PageReader(backend, target, Memory(backend)).read(text)
 
 
 class PageReader:
-    """Reads the pages of one target, remembering what it has parsed.
+    """Reads the pages of one target; the memory is shared by all targets of an engine."""
 
-    Slots number what is remembered: from 0 up the series that feed something, below 0 the families that
-    are skipped (slot -1 - i is `_ignored[i]`).
-    """
-
-    def __init__(self, backend: Backend, target: str) -> None:
+    def __init__(self, backend: Backend, target: str, memory: Memory) -> None:
         self._backend = backend
         self._target = target
-        self._forget()
-
-    def _forget(self) -> None:
-        self._slots: dict[str, int] = {}
-        self._whole: set[str] = set()
-        self._series: list[Series] = []
-        self._index: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
-        self._ignored: list[_Ignored] = []
-        self._ignored_index: dict[_Ignored, int] = {}
-        self._units: dict[str, str] = {}
-        self._plans: dict[frozenset[int], Plan] = {}
+        self._memory = memory
+        self._generation = memory.generation
         self._steady: _Steady | None = None
 
     def read(self, text: str) -> Page:
@@ -118,6 +87,8 @@ class PageReader:
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         lines = text.rstrip("\n").split("\n")
+        if self._generation != self._memory.generation:
+            self._generation, self._steady = self._memory.generation, None
         return self._read_steady(lines) or self._read_carefully(text, lines)
 
     def _read_steady(self, lines: list[str]) -> Page | None:
@@ -125,27 +96,27 @@ class PageReader:
         steady = self._steady
         if steady is None or len(lines) != steady.lines:
             return None
-        find, whole = self._slots.get, self._whole
+        find = self._memory.slots.get
         slots: list[int] = []
+        others: list[str] = []
         texts: list[str] = []
         for line in lines:
             key, _, text = line.rpartition(" ")
             slot = find(key)
             if slot is None:
-                if line not in whole:
-                    return None
+                others.append(line)
             elif slot >= 0:
                 slots.append(slot)
                 texts.append(text)
-        if slots != steady.slots:
+        if slots != steady.slots or others != steady.others:
             return None
         try:
-            out, infinite, broken = steady.plan.fill([texts[at] for at in steady.pick])
+            out, infinite, broken = steady.layout.fill([texts[at] for at in steady.pick])
         except ValueError:
             return None
         if infinite or broken:
             return None
-        return replace(steady.page, readings=PlannedReadings(steady.plan, out))
+        return replace(steady.page, readings=PageReadings(steady.layout, steady.parts, out))
 
     def _read_carefully(self, text: str, lines: list[str]) -> Page:
         self._steady = None
@@ -153,20 +124,23 @@ class PageReader:
             return Page(Outcome.EMPTY, detail="the page is empty")
         if kind := _other_format(text):
             return Page(Outcome.NOT_METRICS, detail=f"the page is {kind}, not metrics; check url and metrics_path")
-        if len(self._slots) > 4 * len(lines) + 1000:
-            self._forget()  # A server that keeps changing its labels must not fill our memory.
+        memory = self._memory
+        memory.make_room(len(lines))
+        units: dict[str, str] = {}
         present: dict[int, str] = {}
         ignored: set[int] = set()
         bad: list[str] = []
         dropped: dict[str, int] = defaultdict(int)
         for line in lines:
             key, _, value = line.rpartition(" ")
-            slot = self._slots.get(key)
+            slot = memory.slots.get(key)
             try:
-                if slot is None or (slot >= 0 and not NUMBER.fullmatch(value)):
-                    slot, value = self._learn(line, key)
-            except _BadLineError as error:
+                if slot is None or not (NUMBER.fullmatch(value) or line.startswith("#")):
+                    slot, value = memory.learn(line, key, units)
+            except BadLineError as error:
                 bad.append(f"{line[:200]} ({error})")
+                if error.ours:
+                    ignored.add(memory.skip(Ignored(engine=True)))
                 continue
             if slot < 0:
                 ignored.add(slot)
@@ -174,7 +148,7 @@ class PageReader:
                 dropped["duplicate"] += 1
             else:
                 present[slot] = value
-        skipped = [self._ignored[-1 - slot] for slot in ignored]
+        skipped = [memory.ignored[-1 - slot] for slot in ignored]
         if not present and not any(item.metrics for item in skipped):
             return Page(Outcome.NOT_METRICS, detail="the page holds no metrics; check url and metrics_path")
         report = Report(
@@ -189,134 +163,43 @@ class PageReader:
         if not present and not any(item.engine for item in skipped):
             detail = f"a metrics page without any of {self._backend.name}'s families: {self._backend.silent}"
             return Page(Outcome.NO_LLM_METRICS, report=report, detail=detail)
-        return self._planned(lines, present, dropped, report)
+        return self._laid_out(lines, present, units, dropped, report)
 
-    def _planned(self, lines: list[str], present: dict[int, str], dropped: dict[str, int], report: Report) -> Page:
+    def _laid_out(
+        self, lines: list[str], present: dict[int, str], units: dict[str, str], dropped: dict[str, int], report: Report
+    ) -> Page:
         clean = not dropped and not report.bad_line_count
         order = list(present)
         while True:
-            plan = self._plan(frozenset(present))
-            out, infinite, broken = plan.fill([present[slot] for slot in plan.wanted])
+            layout = self._memory.layout(frozenset(present), units)
+            out, infinite, broken = layout.fill([present[slot] for slot in layout.wanted])
             if not infinite and not broken:
                 break
             clean = False
             dropped["not_finite"] += len(infinite)
-            dropped["inconsistent_histogram"] += len({self._histogram_of(slot) for slot in broken})
+            dropped["inconsistent_histogram"] += len(broken)
             for slot in infinite | broken:
                 del present[slot]
-        for reason, count in plan.dropped.items():
+        for reason, count in layout.dropped.items():
             dropped[reason] += count
-        report = replace(
-            report, sources=plan.sources, dropped={reason: count for reason, count in dropped.items() if count}
-        )
-        page = Page(Outcome.OK, PlannedReadings(plan, out), report)
+        dropped = {reason: count for reason, count in dropped.items() if count}
+        parts = layout.parts(self._backend.name, self._target)
+        report = replace(report, sources=layout.sources, dropped=dropped)
+        page = Page(Outcome.OK, PageReadings(layout, parts, out), report)
         if clean:
-            at = {slot: position for position, slot in enumerate(order)}
-            self._steady = _Steady(len(lines), order, [at[slot] for slot in plan.wanted], plan, page)
+            self._remember(lines, order, layout, parts, page)
         return page
 
-    def _histogram_of(self, slot: int) -> tuple[str, str, str]:
-        series = self._series[slot]
-        return (series.feed.row.family if series.feed else "", series.model, series.engine)
-
-    def _plan(self, present: frozenset[int]) -> Plan:
-        plan = self._plans.get(present)
-        if plan is None:
-            if len(self._plans) >= MAX_PLANS:
-                self._plans.clear()
-            series = {slot: self._series[slot] for slot in sorted(present)}
-            plan = self._plans[present] = Planner(self._backend, self._target, series, self._units).plan()
-        return plan
-
-    def _learn(self, line: str, key: str) -> tuple[int, str]:
-        """Parse a line not seen before; remember what may be remembered of it.
-
-        Returns its slot and the text of its value.  Raises _BadLineError if it cannot be read.
-        """
-        stripped = line.strip(" \t")
-        if not stripped:
-            self._whole.add(line)
-            return self._skip(_NOTHING), ""
-        if stripped.startswith("#"):
-            return self._learn_comment(line, key), ""
-        name = parse_name(line)
-        if name is None:
-            raise _BadLineError("no metric name")
-        base = self._backend.strip(name)
-        feed = self._backend.feeds.get(base) if base is not None else None
-        mapped = feed is not None or base == self._backend.config_info
-        try:
-            parsed = parse_line(line) if name else None
-        except ValueError as error:
-            if mapped:
-                raise _BadLineError(str(error)) from None
-            # A line that is not ours may hold what it likes, but it does not make the page a metrics page.
-            return self._skip(_NOTHING), ""
-        slot = self._skip(self._unmapped(name, base))
-        if mapped and base is not None and parsed is not None:
-            slot = self._number(base, feed, parsed.labels)
-        if parsed is None or parsed.plain:
-            self._slots[sys.intern(key)] = slot
-        return slot, parsed.text if parsed else ""
-
-    def _number(self, base: str, feed: Feed | None, labels: tuple[tuple[str, str], ...]) -> int:
-        if feed is not None and feed.suffix == "_bucket":
-            labels = _with_float_bound(labels)
-        place = (base, labels)
-        if place not in self._index:
-            self._index[place] = len(self._series)
-            self._series.append(Series(feed, dict(labels)))
-        return self._index[place]
-
-    def _learn_comment(self, line: str, key: str) -> int:
-        comment = parse_comment(line)
-        base = self._backend.strip(comment.name) if comment else None
-        slot = self._skip(_Ignored(engine=base is not None) if comment else _NOTHING)
-        if comment and comment.keyword == "HELP" and base is not None:
-            feed = self._backend.feeds.get(base) or self._backend.feeds.get(base + "_total")
-            if feed is not None and feed.source.unit:
-                unit = "blocks" if "block" in comment.text else "tokens"
-                if self._units.get(feed.source.name) != unit:
-                    self._units[feed.source.name] = unit
-                    self._plans.clear()
-                self._whole.add(line)  # Its last word may be the unit, so it is not remembered without it.
-                return slot
-        self._slots[sys.intern(key)] = slot
-        return slot
-
-    def _skip(self, item: _Ignored) -> int:
-        if item not in self._ignored_index:
-            self._ignored_index[item] = -1 - len(self._ignored)
-            self._ignored.append(item)
-        return self._ignored_index[item]
-
-    def _unmapped(self, name: str, base: str | None) -> _Ignored:
-        if base is None:
-            return _Ignored(family=_family(name) or "(quoted name)")
-        if base.endswith("_created"):
-            return _Ignored(engine=True)
-        family = _family(base)
-        return _Ignored(
-            family=_family(name),
-            engine=True,
-            known=self._backend.knows(family) or self._backend.knows(base),
-            router=self._backend.routers.get(family, ""),
-        )
-
-
-def _family(name: str) -> str:
-    for suffix in ("_bucket", "_sum", "_count", "_total", "_created"):
-        if name.endswith(suffix):
-            return name.removesuffix(suffix)
-    return name
-
-
-def _with_float_bound(labels: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Write `le` in one spelling; raises _BadLineError where it is none."""
-    bound = dict(labels).get("le", "")
-    if not NUMBER.fullmatch(bound) or "nan" in bound.lower():
-        raise _BadLineError("a bucket without a bound")
-    return tuple((name, bound_text(float(value)) if name == "le" else value) for name, value in labels)
+    def _remember(
+        self, lines: list[str], order: list[int], layout: Layout, parts: tuple[Part, ...], page: Page
+    ) -> None:
+        found = [(line, self._memory.slots.get(line.rpartition(" ")[0])) for line in lines]
+        slots = [slot for _, slot in found if slot is not None and slot >= 0]
+        if slots == order:  # Else a series stands on a line that cannot be remembered, such as one with a timestamp.
+            others = [line for line, slot in found if slot is None]
+            at = {slot: position for position, slot in enumerate(order)}
+            pick = [at[slot] for slot in layout.wanted]
+            self._steady = _Steady(len(lines), others, order, pick, layout, parts, page)
 
 
 def _other_format(text: str) -> str:

@@ -1,0 +1,164 @@
+"""What is kept of one target between two readings: the reading in flight, the last one, counters and history."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from exporter.backends.table import RENAMED
+from exporter.config import Target
+from exporter.model import Outcome, Sample, Snapshot
+from exporter.relay.engine import Reader
+from exporter.relay.render import render
+from exporter.vitals import History, Vitals
+
+if TYPE_CHECKING:
+    from exporter.probe.schedule import Prober
+
+log = logging.getLogger(__name__)
+
+FAILURES = tuple(outcome for outcome in Outcome if outcome is not Outcome.OK)
+
+DROP_REASONS = ("not_finite", "inconsistent_histogram", "duplicate", "unit")
+"""Why a sample is withheld.  All reasons are exported from the start, so that the first one is an increase."""
+
+
+class TargetState:
+    """One target: polls it, at most one poll at a time, and counts what went wrong.
+
+    `wanted` is false for a place that is only looked at (nothing was configured) and has not answered yet.
+    `prober` is set where the target is probed.
+    """
+
+    def __init__(
+        self, target: Target, reader: Reader, wanted: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.target = target
+        self.reader = reader
+        self.wanted = wanted
+        self.last: Snapshot | None = None
+        self.prober: Prober | None = None
+        self._clock = clock
+        self._history = History()
+        self._failures: Counter[str] = Counter()
+        self._bad_lines = 0
+        self._dropped: Counter[str] = Counter()
+        self._counts = 0
+        self._lasting: tuple[object, dict[str, str]] | None = None
+        self._flight: asyncio.Task[Snapshot] | None = None
+
+    @property
+    def backend(self) -> str:
+        """The engine's name, "unknown" before it was found out."""
+        return self.reader.backend
+
+    async def poll(self, deadline_s: float) -> Snapshot:
+        """Read the target, joining a reading that is in flight; wait at most `deadline_s` seconds."""
+        if self._flight is None:
+            self._flight = asyncio.create_task(self._read(deadline_s), name=f"read {self.target.name}")
+            self._flight.add_done_callback(self._landed)
+        flight = self._flight
+        await asyncio.wait({flight}, timeout=deadline_s + 0.1)
+        if flight.done() and not flight.cancelled():
+            return flight.result()
+        detail = f"a reading begun by somebody else did not end within {deadline_s:.3g} s"
+        return Snapshot(self.target.name, self.backend, Outcome.TIMEOUT, time.time(), deadline_s, detail)
+
+    async def close(self) -> None:
+        """Give up a reading in flight, and let go of what the reader holds open."""
+        if self._flight is not None:
+            self._flight.cancel()
+            await asyncio.wait({self._flight})
+        await self.reader.close()
+
+    def vitals(self) -> Vitals | None:
+        """Return the five numbers of the last reading; None if it was not a good one."""
+        if self.last is None or self.last.readings is None:
+            return None
+        return self._history.vitals(self._clock(), self.last.readings.samples())
+
+    def blocks(self, snapshot: Snapshot) -> Mapping[str, str]:
+        """Return the lines to export for a reading: the engine's numbers and ours about it."""
+        if not self.wanted:
+            return {}
+        blocks = self._own(snapshot)
+        if snapshot.readings is not None:
+            blocks.update(snapshot.readings.blocks())
+        return blocks
+
+    def _landed(self, flight: asyncio.Task[Snapshot]) -> None:
+        self._flight = None
+
+    async def _read(self, deadline_s: float) -> Snapshot:
+        try:
+            async with asyncio.timeout(deadline_s):
+                snapshot = await self.reader.read(deadline_s)
+        except TimeoutError:
+            snapshot = self._failed(Outcome.TIMEOUT, f"no complete answer within {deadline_s:.3g} s")
+        except Exception:  # A bug of ours must be seen, and must not take the other targets' series with it.
+            log.exception("reading target %s failed", self.target.name)
+            snapshot = self._failed(Outcome.INTERNAL, "llm-vitals failed while reading this target; see its log")
+        self._record(snapshot)
+        return snapshot
+
+    def _failed(self, outcome: Outcome, detail: str) -> Snapshot:
+        return Snapshot(self.target.name, self.backend, outcome, time.time(), 0.0, detail)
+
+    def _record(self, snapshot: Snapshot) -> None:
+        before, self.last = self.last, snapshot
+        if snapshot.readings is not None:
+            self.wanted = True
+            if self._history.due(self._clock()):
+                self._history.add(self._clock(), snapshot.readings.samples())
+        if not snapshot.up:
+            self._failures[snapshot.outcome] += 1
+        self._bad_lines += snapshot.report.bad_line_count
+        self._dropped.update(snapshot.report.dropped)
+        self._counts = self._bad_lines + self._dropped.total() + self._failures.total()
+        if before is None or before.outcome != snapshot.outcome:
+            self._log(snapshot)
+
+    def _log(self, snapshot: Snapshot) -> None:
+        name = self.target.name
+        if snapshot.up:
+            log.info("target %s is up: %s %s at %s", name, snapshot.backend, snapshot.version, self.target.url)
+        elif self.wanted:
+            log.warning("target %s is down (%s): %s", name, snapshot.outcome, snapshot.detail)
+        else:
+            log.info("looked for %s at %s: %s", self.target.backend, self.target.url, snapshot.detail)
+
+    def _own(self, snapshot: Snapshot) -> dict[str, str]:
+        """Return our own lines about a reading; those that seldom change are kept as text."""
+        report = snapshot.report
+        key = (snapshot.backend, snapshot.version, self._counts, report.sources, report.unknown)
+        if self._lasting is None or self._lasting[0] != key:
+            self._lasting = (key, self._render(snapshot, self._lasting_samples(snapshot)))
+        passing = [_one("target_up", snapshot.up), _one("scrape_duration_seconds", snapshot.duration)]
+        if snapshot.size:
+            passing.append(_one("scrape_size_bytes", snapshot.size))
+        return self._lasting[1] | self._render(snapshot, passing)
+
+    def _render(self, snapshot: Snapshot, samples: list[Sample]) -> dict[str, str]:
+        return render(self.target.name, snapshot.backend, samples)
+
+    def _lasting_samples(self, snapshot: Snapshot) -> list[Sample]:
+        samples = [
+            _one("target_info", 1, ("version", snapshot.version), ("url", self.target.url)),
+            _one("scrape_bad_lines_total", self._bad_lines),
+            *(_one("scrape_failures_total", self._failures[why], ("reason", why)) for why in FAILURES),
+            *(_one("scrape_dropped_samples_total", self._dropped[why], ("reason", why)) for why in DROP_REASONS),
+        ]
+        if snapshot.report.sources:
+            samples.append(_one("unmapped_families", len(snapshot.report.unknown)))
+        for family, source in snapshot.report.sources:
+            if family in RENAMED:
+                samples.append(_one("family_source_info", 1, ("family", family), ("source", source)))
+        return samples
+
+
+def _one(family: str, value: float, *labels: tuple[str, str]) -> Sample:
+    return Sample(f"vitals_{family}", f"vitals_{family}", labels, repr(float(value)))
