@@ -1,0 +1,178 @@
+"""Wiring and lifetime: the targets with their readers and probes, and what happens to them when the config changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+
+import aiohttp
+from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
+
+from exporter import __version__
+from exporter.config import Config, ConfigError, Target
+from exporter.detect import make_reader
+from exporter.model import Sample, Snapshot
+from exporter.probe.instruments import Instruments
+from exporter.relay.render import render
+from exporter.relay.scrape import new_session
+from exporter.state import TargetState
+
+log = logging.getLogger(__name__)
+
+AFTER_BUG = 60.0
+"""Seconds before probing goes on after an error of our own."""
+
+LOOK_AGAIN = 15.0
+"""Seconds between two looks at a place where a server might be, while none was configured."""
+
+
+class App:
+    """All targets of one configuration.
+
+    `load` reads the configuration anew and raises ConfigError; the first one is read by the caller, who
+    wants to fail early.  `registry` holds what we measure ourselves and the process's own metrics.
+    """
+
+    def __init__(self, config: Config, load: Callable[[], Config]) -> None:
+        self.config = config
+        self._load = load
+        self.states: dict[str, TargetState] = {}
+        self.registry = CollectorRegistry(auto_describe=True)
+        ProcessCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._instruments = Instruments(self.registry)
+        self._session: aiohttp.ClientSession | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._probing: dict[str, asyncio.Task[None]] = {}
+        self._reload_ok = True
+        self._reloaded_at = time.time()
+
+    @property
+    def ready(self) -> bool:
+        """Whether every target was tried once."""
+        return all(state.last is not None for state in self.states.values())
+
+    async def start(self) -> None:
+        """Begin: the targets are tried once in the background, so that readiness does not wait for a scraper."""
+        self._session = new_session()
+        await self._apply(self.config)
+
+    async def close(self) -> None:
+        """End all work."""
+        await _end(self._tasks)
+        await asyncio.gather(*(self._drop(state) for state in self.states.values()))
+        if self._session is not None:
+            await self._session.close()
+
+    async def reload(self) -> tuple[str, ...]:
+        """Read the configuration again; return what is wrong with it, in which case the old one stays."""
+        try:
+            config = await asyncio.to_thread(self._load)
+        except ConfigError as error:
+            self._reload_ok = False
+            for problem in error.problems:
+                log.error("configuration refused, the old one stays: %s", problem)
+            return error.problems
+        await self._apply(config)
+        self._reload_ok, self._reloaded_at = True, time.time()
+        log.info("configuration read again: %d targets", len(self.states))
+        return ()
+
+    async def poll(self, budget_s: float, at_most_old: float = 0.0) -> list[tuple[TargetState, Snapshot]]:
+        """Read all targets at once, each within its own timeout and `budget_s` seconds.
+
+        A reading that is not older than `at_most_old` seconds is taken as it is.
+        """
+        oldest = time.time() - at_most_old
+        states = list(self.states.values())
+
+        async def one(state: TargetState) -> Snapshot:
+            if at_most_old and state.last is not None and state.last.at >= oldest:
+                return state.last
+            return await state.poll(min(state.target.timeout, budget_s))
+
+        snapshots = await asyncio.gather(*(one(state) for state in states))
+        self._probe_what_answers()
+        return list(zip(states, snapshots, strict=True))
+
+    def blocks(self, readings: Sequence[tuple[TargetState, Snapshot]]) -> list[Mapping[str, str]]:
+        """Return the lines by family of each target, and of the exporter itself."""
+        own = [
+            Sample("vitals_build_info", "vitals_build_info",
+                   (("version", __version__), ("python", platform.python_version())), "1"),
+            Sample("vitals_config_last_reload_successful", "vitals_config_last_reload_successful", (),
+                   "1" if self._reload_ok else "0"),
+            Sample("vitals_config_last_reload_success_timestamp_seconds",
+                   "vitals_config_last_reload_success_timestamp_seconds", (), repr(self._reloaded_at)),
+        ]  # fmt: skip
+        return [*(state.blocks(snapshot) for state, snapshot in readings), render("", "", own)]
+
+    async def _apply(self, config: Config) -> None:
+        """Take a configuration over; a target that did not change keeps its state and its instruments."""
+        assert self._session is not None
+        session, before = self._session, self.states
+        kept = {state.target: state for state in before.values() if state.target in config.targets}
+        self.config = config
+        self.states = {target.name: kept.get(target) or self._new(target, session, config) for target in config.targets}
+        gone = [state for state in before.values() if state.target not in kept]
+        await asyncio.gather(*(self._drop(state) for state in gone))
+        for state in gone:
+            if state.target.name not in self.states:
+                self._instruments.forget(state.target.name)
+        self._spawn(self._first_look(), "first look at the targets")
+
+    def _new(self, target: Target, session: aiohttp.ClientSession, config: Config) -> TargetState:
+        return TargetState(target, make_reader(target, session), wanted=not config.discovered)
+
+    async def _drop(self, state: TargetState) -> None:
+        if task := self._probing.pop(state.target.name, None):
+            await _end({task})
+        await state.close()
+
+    async def _first_look(self) -> None:
+        await self.poll(budget_s=60.0)
+        while self.config.discovered and not any(state.wanted for state in self.states.values()):
+            await asyncio.sleep(LOOK_AGAIN)
+            await self.poll(budget_s=60.0)
+
+    def _probe_what_answers(self) -> None:
+        """Start probing the targets that turned out to be an engine that tells no latencies itself."""
+        for name, state in self.states.items():
+            if state.backend == "ollama" and state.wanted and state.target.probe.enabled and name not in self._probing:
+                self._probing[name] = self._spawn(self._probe(state), f"probe {name}")
+
+    async def _probe(self, state: TargetState) -> None:
+        """Probe a target until cancelled; a bug in the probes is logged and costs a minute, not the probes."""
+        # Imported late, as httpx is in detect.py.
+        from exporter.backends.ollama_api import open_client
+        from exporter.probe.schedule import Prober
+
+        async with open_client(state.target) as client:
+            state.prober = Prober(state.target, client, self._instruments)
+            while True:
+                try:
+                    await state.prober.run()
+                except Exception:
+                    log.exception("probing %s failed; again in %.0f s", state.target.name, AFTER_BUG)
+                await asyncio.sleep(AFTER_BUG)
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s ended: %r", task.get_name(), error, exc_info=error)
+
+
+async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(list(tasks))
