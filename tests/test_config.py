@@ -56,7 +56,7 @@ def keys_in(document: object) -> Iterator[tuple[str, ...]]:
 
 def test_a_target_needs_only_its_url(read: typing.Callable[..., Config]) -> None:
     assert read("targets: [{url: http://gpu1:8000}]") == Config(
-        listen=Listen("", 10434),
+        listen=Listen("127.0.0.1", 10434),
         targets=(
             Target(
                 name="gpu1:8000",
@@ -130,7 +130,7 @@ def test_the_defaults_in_the_example_are_the_built_in_ones(read: typing.Callable
     document = yaml.safe_load(EXAMPLE.read_text())
     assert document["defaults"].keys() == {key for key, *_ in keys_of(Target)} - {"name", "url"}
     document["targets"] = [{"url": "http://h:1"}]
-    assert read(yaml.safe_dump(document)) == Config(Listen("", 10434), (Target("h:1", "http://h:1"),))
+    assert read(yaml.safe_dump(document)) == Config(Listen("127.0.0.1", 10434), (Target("h:1", "http://h:1"),))
 
 
 @pytest.mark.parametrize(

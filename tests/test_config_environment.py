@@ -8,7 +8,7 @@ from exporter.config import Config, ConfigError, Listen, Secret, Target, load, p
 def test_the_environment_alone_names_the_targets() -> None:
     environ = {"VLLM_URL": "http://gpu1:8000/v1", "OLLAMA_URL": " http://gpu2:11434/ ", "VLLM_API_KEY": "k\n"}
     assert load(None, environ, in_container=True) == Config(
-        Listen("", 10434),
+        Listen("127.0.0.1", 10434),
         (
             Target("vllm", "http://gpu1:8000", "vllm", bearer_token=Secret("k")),
             Target("ollama", "http://gpu2:11434", "ollama"),
