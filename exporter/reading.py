@@ -105,9 +105,7 @@ class Reading:
         def replace(match: re.Match[str]) -> str:
             name = match["name"]
             if name is None and match[0] != "$$":
-                raise ValueError(
-                    "${ begins the name of an environment variable as in ${NAME}; write $${ for the text"
-                )
+                raise ValueError("${ begins the name of an environment variable as in ${NAME}; write $${ for the text")
             if name is not None and name not in self._environ:
                 raise ValueError(f"the environment variable {name} is not set")
             return "$" if name is None else self._environ[name]
@@ -122,9 +120,7 @@ def merge(defaults: Keys, own: Keys) -> Keys:
     merged = dict(defaults)
     for key, value in own.items():
         default = merged.get(key)
-        merged[key] = (
-            merge(default, value) if isinstance(default, dict) and isinstance(value, dict) else value
-        )
+        merged[key] = merge(default, value) if isinstance(default, dict) and isinstance(value, dict) else value
     return merged
 
 

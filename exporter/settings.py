@@ -57,9 +57,7 @@ class Target:
     backend: Annotated[str, values.one_of(*BACKENDS)] = "auto"
     metrics_path: Annotated[str, values.url_path] = DEFAULT_METRICS_PATH
     timeout: Annotated[float, values.duration("100ms", "5m")] = 5.0
-    headers: Annotated[
-        tuple[tuple[str, Secret], ...], MappingOf(values.header_name, values.header_value)
-    ] = ()
+    headers: Annotated[tuple[tuple[str, Secret], ...], MappingOf(values.header_name, values.header_value)] = ()
     bearer_token: Annotated[Secret | None, values.token] = None
     bearer_token_file: Annotated[Path | None, values.path] = None
     basic_auth: BasicAuth | None = None

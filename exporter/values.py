@@ -105,9 +105,7 @@ def shown(value: object) -> str:
 def text(value: object) -> str:
     """Read a string that is not empty."""
     if isinstance(value, bool):
-        raise ValueError(
-            "expected a string, got a boolean (YAML reads on, off, yes, no so); put it in quotes"
-        )
+        raise ValueError("expected a string, got a boolean (YAML reads on, off, yes, no so); put it in quotes")
     if not isinstance(value, str):
         remedy = "" if isinstance(value, list | dict) else "; put it in quotes"
         raise ValueError(f"expected a string, got {kind(value)}{remedy}")
@@ -154,9 +152,7 @@ def token(value: object) -> Secret:
 def header_value(value: object) -> Secret:
     """Read the value of an HTTP header; it may be a credential, so it is a secret."""
     if not _HEADER_VALUE.fullmatch(text(value)):
-        raise ValueError(
-            "expected printable ASCII characters without line breaks, and no blank at either end"
-        )
+        raise ValueError("expected printable ASCII characters without line breaks, and no blank at either end")
     return secret(value)
 
 
@@ -253,9 +249,7 @@ def url(value: object) -> str:
         raise ValueError("a base URL ends before '?' and '#'; remove what follows")
     scheme, separator, _ = given.partition("://")
     if not separator:
-        raise ValueError(
-            f"expected a URL such as 'http://localhost:8000', got {shown(value)}; put http:// first"
-        )
+        raise ValueError(f"expected a URL such as 'http://localhost:8000', got {shown(value)}; put http:// first")
     if scheme.lower() not in ("http", "https"):
         raise ValueError(f"expected http:// or https://, got {shown(value)}")
     try:
@@ -291,7 +285,5 @@ def address(value: object) -> tuple[str, int]:
     """
     match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
     if match is None or int(match["port"]) > 65535:
-        raise ValueError(
-            f"expected ADDR:PORT such as 127.0.0.1:10434, [::1]:10434 or :10434, got {shown(value)}"
-        )
+        raise ValueError(f"expected ADDR:PORT such as 127.0.0.1:10434, [::1]:10434 or :10434, got {shown(value)}")
     return match["v6"] or match["host"] or "", int(match["port"])

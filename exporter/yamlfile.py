@@ -45,9 +45,7 @@ def read_yaml(path: Path) -> object:
     try:
         text = path.read_bytes().decode()
     except OSError as error:
-        raise YamlError(
-            f"{path}: cannot be read: {error.strerror}; check the path and its permissions"
-        ) from None
+        raise YamlError(f"{path}: cannot be read: {error.strerror}; check the path and its permissions") from None
     except UnicodeDecodeError as error:
         raise YamlError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
     try:

@@ -138,9 +138,7 @@ async def serve_raw(reply: Callable[[asyncio.StreamWriter], Awaitable[None]]) ->
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            length = next(
-                (row for row in head.lower().split(b"\r\n") if row.startswith(b"content-length:")), b":0"
-            )
+            length = next((row for row in head.lower().split(b"\r\n") if row.startswith(b"content-length:")), b":0")
             await reader.readexactly(int(length.split(b":")[1]))
             await reply(writer)
         except asyncio.IncompleteReadError:
@@ -191,9 +189,7 @@ class ScriptedOllama:
             raise httpx.ConnectError("All connection attempts failed")
         path = request.url.path
         if path == "/api/ps":
-            return httpx.Response(
-                200, json={"models": list(self.models.values())}, headers={"Date": self.date}
-            )
+            return httpx.Response(200, json={"models": list(self.models.values())}, headers={"Date": self.date})
         if path == "/api/show":
             return httpx.Response(200, json={"capabilities": self.capabilities})
         assert path == "/api/generate"

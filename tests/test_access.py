@@ -15,9 +15,7 @@ from aiohttp.test_utils import TestServer
 from exporter.access import AccessError, blank, request_headers, ssl_context
 from exporter.config import BasicAuth, Secret, Target, Tls
 
-PEM = (
-    Path(__file__).parent / "fixtures/tls"
-)  # peer.pem is for the name llm.test and both ends; ca.pem signed it
+PEM = Path(__file__).parent / "fixtures/tls"  # peer.pem is for the name llm.test and both ends; ca.pem signed it
 REMEDY = "check the path, and that the exporter's user may read it"
 
 
@@ -68,9 +66,7 @@ REFUSED = (aiohttp.ClientError, httpx.HTTPError)
 
 
 @both_clients
-async def test_a_server_is_verified_by_its_name_and_shown_the_client_certificate(
-    get: Get, https: TestServer
-) -> None:
+async def test_a_server_is_verified_by_its_name_and_shown_the_client_certificate(get: Get, https: TestServer) -> None:
     tls = dataclasses.replace(CLIENT, ca_file=PEM / "ca.pem", server_name="llm.test")
     assert await get(target(str(https.make_url("/")), tls=tls)) == "hello"
 
@@ -79,9 +75,7 @@ async def test_a_server_is_verified_by_its_name_and_shown_the_client_certificate
 @pytest.mark.parametrize(
     "tls",
     [
-        pytest.param(
-            dataclasses.replace(CLIENT, server_name="llm.test"), id="the system's authorities do not know it"
-        ),
+        pytest.param(dataclasses.replace(CLIENT, server_name="llm.test"), id="the system's authorities do not know it"),
         pytest.param(dataclasses.replace(CLIENT, ca_file=PEM / "ca.pem"), id="its name is not the url's"),
         pytest.param(Tls(ca_file=PEM / "ca.pem", server_name="llm.test"), id="it is shown no certificate"),
     ],

@@ -149,9 +149,7 @@ def test_the_defaults_in_the_example_are_the_built_in_ones(read: typing.Callable
         ("http://10.0.0.1:1", "http://10.0.0.1:1"),
     ],
 )
-def test_what_people_paste_becomes_the_base_url(
-    read: typing.Callable[..., Config], pasted: str, base: str
-) -> None:
+def test_what_people_paste_becomes_the_base_url(read: typing.Callable[..., Config], pasted: str, base: str) -> None:
     assert read(f'targets: [{{url: "{pasted}"}}]').targets[0].url == base
 
 
@@ -262,9 +260,7 @@ def test_a_duration_is_the_sum_of_its_parts(hours: int, minutes: int, seconds: i
 
 
 def test_a_secret_shows_itself_only_when_asked_by_name(read: typing.Callable[..., Config]) -> None:
-    target = target_of(
-        read, "headers: {X-Key: s3cr3t}, basic_auth: {username: u, password: s3cr3t}", unused="s3cr3t"
-    )
+    target = target_of(read, "headers: {X-Key: s3cr3t}, basic_auth: {username: u, password: s3cr3t}", unused="s3cr3t")
     (_, secret), *_ = target.headers
     assert secret.reveal() == "s3cr3t"
     for text in (repr(target), str(target), f"{secret:>20}", f"{secret!s}", "%s" % secret):  # noqa: UP031

@@ -71,9 +71,7 @@ def test_an_address_to_listen_on_is_host_and_port(text: str, listen: Listen) -> 
     assert parse_listen(text) == listen
 
 
-@pytest.mark.parametrize(
-    "text", ["", "80", "h:", "h:65536", "h:-1", "::1:80", "[::1]", "h h:1", "http://h:1"]
-)
+@pytest.mark.parametrize("text", ["", "80", "h:", "h:65536", "h:-1", "::1:80", "[::1]", "h h:1", "http://h:1"])
 def test_any_other_address_to_listen_on_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected ADDR:PORT such as"):
         parse_listen(text)

@@ -21,9 +21,7 @@ BOOLEAN = "expected a string, got a boolean (YAML reads on, off, yes, no so); pu
 NAME = "expected letters, digits and any of . _ : - only"
 AUTHORITY = "expected a host and a port in 1..65535"
 HEADER = "expected printable ASCII characters without line breaks, and no blank at either end"
-DEFAULTS_KEYS = (
-    "backend, metrics_path, timeout, headers, bearer_token, bearer_token_file, basic_auth, tls, probe"
-)
+DEFAULTS_KEYS = "backend, metrics_path, timeout, headers, bearer_token, bearer_token_file, basic_auth, tls, probe"
 TARGET_KEYS = f"name, url, {DEFAULTS_KEYS}"
 
 IN_A_TARGET = [
@@ -201,8 +199,7 @@ IN_A_FILE = [
     ),
     (
         b"a: 1\n\tb: 2",
-        ":2:1: not YAML: while scanning for the next token, "
-        "found character '\\t' that cannot start any token",
+        ":2:1: not YAML: while scanning for the next token, found character '\\t' that cannot start any token",
     ),
     (b"token: *s3cr3t", ":1:8: not YAML: found undefined alias ..."),
     (
@@ -248,9 +245,7 @@ def test_a_mistake_in_the_document_is_named_by_its_path(document: str, message: 
 
 
 @pytest.mark.parametrize(("content", "message"), IN_A_FILE)
-def test_a_file_that_is_not_a_document_is_refused_with_the_place(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_not_a_document_is_refused_with_the_place(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "v.yml").write_bytes(content)
     assert problems_of(tmp_path / "v.yml") == (f"{tmp_path / 'v.yml'}{message}",)
 

@@ -63,9 +63,7 @@ def test_an_error_line_is_an_error_even_if_it_says_done() -> None:
     assert read(b'{"error":"boom","done":true}\n') == [Error("boom")]
 
 
-@pytest.mark.parametrize(
-    "junk", [b"<html>\n", b"[1]\n", b'{"response":\n', b"\xff\n", b"[" * 200_000 + b"\n"]
-)
+@pytest.mark.parametrize("junk", [b"<html>\n", b"[1]\n", b'{"response":\n', b"\xff\n", b"[" * 200_000 + b"\n"])
 def test_what_is_no_json_object_is_a_malformed_error(junk: bytes) -> None:
     assert [event.malformed for event in read(junk) if isinstance(event, Error)] == [True]
 

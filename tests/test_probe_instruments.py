@@ -149,6 +149,4 @@ def test_forgetting_a_target_leaves_nothing_of_it_and_all_of_the_others() -> Non
     page.observe(ProbeResult(1.0, 4.0, False, load=2.5))
     page.instruments.observe("other", "ollama", "m", "small", GOOD)
     page.instruments.forget("box")
-    assert {sample.labels["target"] for family in page.registry.collect() for sample in family.samples} == {
-        "other"
-    }
+    assert {sample.labels["target"] for family in page.registry.collect() for sample in family.samples} == {"other"}

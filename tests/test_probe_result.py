@@ -47,12 +47,8 @@ async def test_phases_add_up_to_the_time_to_the_last_read_of_the_answer() -> Non
 
 
 async def test_server_times_longer_than_ttft_leave_no_queue_and_keep_the_sum() -> None:
-    result = await probe_pieces(
-        [*PLAIN[:-1], (0.0, done(load_duration=200_000_000, prompt_eval_duration=900_000_000))]
-    )
-    assert result.phases == pytest.approx(
-        {"connect": 0, "queue": 0, "load": 0.2, "prefill": 0.3, "decode": 0.06}
-    )
+    result = await probe_pieces([*PLAIN[:-1], (0.0, done(load_duration=200_000_000, prompt_eval_duration=900_000_000))])
+    assert result.phases == pytest.approx({"connect": 0, "queue": 0, "load": 0.2, "prefill": 0.3, "decode": 0.06})
 
 
 async def test_a_wait_behind_another_model_is_queue() -> None:

@@ -99,9 +99,7 @@ async def test_nothing_loaded_is_nothing_asked() -> None:
     assert rig.ollama.asked == []
 
 
-@pytest.mark.parametrize(
-    ("left", "keep_alive"), [(299.2, 300), (60.0, 60), (5.0, 5), (250 * 365 * 86400.0, -1)]
-)
+@pytest.mark.parametrize(("left", "keep_alive"), [(299.2, 300), (60.0, 60), (5.0, 5), (250 * 365 * 86400.0, -1)])
 async def test_the_models_own_expiry_is_kept_by_the_servers_clock(left: float, keep_alive: int) -> None:
     rig = Rig(m=expiring(left))
     await rig.prober.round()
@@ -117,9 +115,7 @@ async def test_a_model_about_to_leave_or_of_unknown_expiry_is_left_alone(row: di
 
 
 async def test_only_configured_models_are_probed_with_or_without_latest() -> None:
-    rig = Rig(
-        probed(models=("a", "b:7b")), **{"a:latest": expiring(300), "b:7b": expiring(300), "c": expiring(300)}
-    )
+    rig = Rig(probed(models=("a", "b:7b")), **{"a:latest": expiring(300), "b:7b": expiring(300), "c": expiring(300)})
     await rig.prober.round()
     assert rig.models_asked() == ["a:latest", "b:7b"]
 

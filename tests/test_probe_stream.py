@@ -56,9 +56,7 @@ async def cut(request: web.Request) -> None:
 
 
 async def test_a_whole_answer_is_good() -> None:
-    async with serve(
-        {"/api/generate": streaming(line("a"), line("b"), line("c"), line("d"), done())}
-    ) as target:
+    async with serve({"/api/generate": streaming(line("a"), line("b"), line("c"), line("d"), done())}) as target:
         result = await probe(target)
     assert result.ok
     assert result.error == ""
@@ -183,9 +181,7 @@ async def test_a_killed_runner_is_an_error_in_the_stream() -> None:
 
 
 async def test_a_stopped_servers_cut_answer_is_a_truncated_stream() -> None:
-    async with serve(
-        {"/api/generate": streaming(fixture("server_sigterm_midstream.ndjson"), then=cut)}
-    ) as target:
+    async with serve({"/api/generate": streaming(fixture("server_sigterm_midstream.ndjson"), then=cut)}) as target:
         assert (await probe(target)).reason is Reason.TRUNCATED_STREAM
 
 

@@ -155,9 +155,7 @@ class OllamaReader:
             )
         )
 
-    async def _fetch_details(
-        self, client: httpx.AsyncClient, digest: str, name: str, deadline: float
-    ) -> None:
+    async def _fetch_details(self, client: httpx.AsyncClient, digest: str, name: str, deadline: float) -> None:
         self._show_due[digest] = self._clock() + RARELY
         try:
             self._details[digest] = await fetch_details(client, self._target, name, deadline)

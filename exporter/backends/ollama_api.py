@@ -129,21 +129,15 @@ async def fetch(
     except httpx.HTTPError as exc:
         raise ApiError(*explain(exc, target)) from exc
     if body is None:
-        raise ApiError(
-            Outcome.TOO_LARGE, f"{target.url}{path} sent more than {MAX_BODY >> 20} MiB; is it an Ollama?"
-        )
+        raise ApiError(Outcome.TOO_LARGE, f"{target.url}{path} sent more than {MAX_BODY >> 20} MiB; is it an Ollama?")
     if response.status_code != httpx.codes.OK:
         raise _refusal(response, body, target, path)
     try:
         content: object = json.loads(body)
     except (ValueError, RecursionError):
         if body.lstrip()[:1] == b"<":
-            raise ApiError(
-                Outcome.NOT_LLM_SERVER, f"{target.url}{path} is a web page; is it an Ollama?"
-            ) from None
-        raise ApiError(
-            Outcome.PROTOCOL, f"{target.url}{path} sent no valid JSON; is a proxy in between?"
-        ) from None
+            raise ApiError(Outcome.NOT_LLM_SERVER, f"{target.url}{path} is a web page; is it an Ollama?") from None
+        raise ApiError(Outcome.PROTOCOL, f"{target.url}{path} sent no valid JSON; is a proxy in between?") from None
     return Answer(content, len(body), _date(response.headers.get("Date", "")))
 
 
@@ -199,9 +193,7 @@ async def fetch_loaded(
     """Return the models in memory, from /api/ps, and the answer they were in; raises ApiError."""
     answer = await fetch(client, target, "/api/ps", deadline=deadline)
     if not (isinstance(answer.content, dict) and "models" in answer.content):
-        raise ApiError(
-            Outcome.NOT_LLM_SERVER, f"{target.url}/api/ps is not an Ollama's; correct `url` or `backend`"
-        )
+        raise ApiError(Outcome.NOT_LLM_SERVER, f"{target.url}/api/ps is not an Ollama's; correct `url` or `backend`")
     rows = answer.content["models"]
     models: dict[str, LoadedModel] = {}
     for row in rows if isinstance(rows, list) else []:
@@ -211,9 +203,7 @@ async def fetch_loaded(
     return tuple(models.values()), answer
 
 
-async def fetch_details(
-    client: httpx.AsyncClient, target: Target, model: str, deadline: float
-) -> ModelDetails:
+async def fetch_details(client: httpx.AsyncClient, target: Target, model: str, deadline: float) -> ModelDetails:
     """Return what /api/show tells of a model; raises ApiError."""
     answer = await fetch(client, target, "/api/show", deadline=deadline, payload={"model": model})
     content = answer.content if isinstance(answer.content, dict) else {}
@@ -261,9 +251,7 @@ def _refusal(response: httpx.Response, body: bytes, target: Target, path: str) -
         return ApiError(Outcome.AUTH, f"{place}: {status}; check `bearer_token` or `basic_auth`", status)
     if response.is_redirect:
         return ApiError(Outcome.REDIRECT, f"{place}: {status} to another address; use that as `url`", status)
-    return ApiError(
-        Outcome.HTTP_STATUS, f"{place}: {status} {error_text(body)}; see the server's log", status
-    )
+    return ApiError(Outcome.HTTP_STATUS, f"{place}: {status} {error_text(body)}; see the server's log", status)
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:

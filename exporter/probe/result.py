@@ -142,9 +142,7 @@ def measure(exchange: Exchange, *, at: float, warmup: bool, min_prompt_tokens: i
         warmup=warmup,
         ttft=ttft,
         gaps=() if coalesced else tuple(_gaps(reads, output)),
-        tpot=(last - first) / (output - 1)
-        if output and output > 1 and len(reads) > 1 and not coalesced
-        else None,
+        tpot=(last - first) / (output - 1) if output and output > 1 and len(reads) > 1 and not coalesced else None,
         coalesced=coalesced,
         phases=_phases(exchange, usage, ttft, coalesced),
         load=usage.load_s,

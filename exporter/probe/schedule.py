@@ -103,8 +103,7 @@ class Prober:
         self._drop_gone({model.name: model.digest for model in models})
         now = self._wall() if answer.server_time is None else answer.server_time
         return {
-            model.name: (model, math.nan if model.expires_at is None else model.expires_at - now)
-            for model in models
+            model.name: (model, math.nan if model.expires_at is None else model.expires_at - now) for model in models
         }
 
     def _drop_gone(self, loaded: dict[str, str]) -> None:

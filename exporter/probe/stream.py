@@ -108,9 +108,7 @@ async def _receive(
         exchange.reads.append(Read(last.at, (*last.events, *dialect.finish())))
 
 
-async def _stamped(
-    response: httpx.Response, clock: Callable[[], float]
-) -> AsyncIterator[tuple[float, bytes]]:
+async def _stamped(response: httpx.Response, clock: Callable[[], float]) -> AsyncIterator[tuple[float, bytes]]:
     """Yield the chunks of a body, each with the time of the network read that brought it.
 
     One read can bring several chunks. They come out one after the other without a turn of the event loop in
@@ -134,9 +132,7 @@ async def _stamped(
 
 def _timed_out(exchange: Exchange, deadlines: Deadlines) -> Failure:
     if not exchange.ready:
-        return Failure(
-            Reason.TIMEOUT_CONNECT, f"no connection within {deadlines.total:g} s; raise `probe.timeout`"
-        )
+        return Failure(Reason.TIMEOUT_CONNECT, f"no connection within {deadlines.total:g} s; raise `probe.timeout`")
     if not any(isinstance(event, Token) for event in exchange.events()):
         waited = min(deadlines.first_token, deadlines.total)
         return Failure(

@@ -61,9 +61,7 @@ def _events(line: bytes) -> list[Event]:
     if row.get("error") is not None:
         return [Error(str(row["error"]))]
     events: list[Event] = []
-    thinking, response = (
-        text if isinstance(text, str) else "" for text in (row.get("thinking"), row.get("response"))
-    )
+    thinking, response = (text if isinstance(text, str) else "" for text in (row.get("thinking"), row.get("response")))
     if thinking or response:
         # A line is one piece of text, also the one that ends the thinking and begins the answer.
         events.append(Token(thinking + response, thinking=not response))
