@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import platform
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import aiohttp
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 
 from exporter import __version__
+from exporter.access import AccessError, blank
 from exporter.config import Config, ConfigError, Target
-from exporter.detect import make_reader
+from exporter.detect import UNKNOWN, make_reader
 from exporter.model import Sample, Snapshot
 from exporter.probe.instruments import Instruments
 from exporter.relay.render import render
 from exporter.relay.scrape import new_session
 from exporter.state import TargetState
 
+if TYPE_CHECKING:
+    import httpx
+
+    from exporter.probe.hosts import Host
+    from exporter.probe.thread import StreamThread
+    from exporter.proxy.observing import ObservingProxy
+
 log = logging.getLogger(__name__)
 
 AFTER_BUG = 60.0
 """Seconds before probing goes on after an error of our own."""
+
+STREAMS_END = 1.0
+"""Seconds that users' streams through a proxy get to end when the exporter ends."""
 
 LOOK_AGAIN = 15.0
 """Seconds between two looks at a place where a server might be, while none was configured."""
@@ -47,6 +60,9 @@ class App:
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._probing: dict[str, asyncio.Task[None]] = {}
+        self._streams: StreamThread | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._retired: list[ObservingProxy] = []
         self._reload_ok = True
         self._reloaded_at = time.time()
 
@@ -62,8 +78,11 @@ class App:
 
     async def close(self) -> None:
         """End all work."""
-        await _end(self._tasks)
+        proxies = [*self._retired, *(state.proxy for state in self.states.values() if state.proxy is not None)]
+        await asyncio.gather(_end(self._tasks), *(proxy.close(STREAMS_END) for proxy in proxies))
         await asyncio.gather(*(self._drop(state) for state in self.states.values()))
+        if self._streams is not None:
+            await self._streams.close()
         if self._session is not None:
             await self._session.close()
 
@@ -78,7 +97,7 @@ class App:
             return error.problems
         await self._apply(config)
         self._reload_ok, self._reloaded_at = True, time.time()
-        log.info("configuration read again: %d targets", len(self.states))
+        log.info("configuration read again; targets now: %s", ", ".join(self.states))
         return ()
 
     async def poll(self, budget_s: float, at_most_old: float = 0.0) -> list[tuple[TargetState, Snapshot]]:
@@ -119,45 +138,66 @@ class App:
         self.states = {target.name: kept.get(target) or self._new(target, session, config) for target in config.targets}
         gone = [state for state in before.values() if state.target not in kept]
         await asyncio.gather(*(self._drop(state) for state in gone))
+        self._retired = [proxy for proxy in self._retired if proxy.busy]
+        await asyncio.gather(*(state.proxy.start() for state in self.states.values() if state.proxy is not None))
         for state in gone:
-            if state.target.name not in self.states:
-                self._instruments.forget(state.target.name)
-        self._spawn(self._first_look(), "first look at the targets")
+            self._instruments.forget(state.target.name)
+        if self._looking is not None:
+            self._looking.cancel()
+        self._looking = self._spawn(self._first_look(), "first look at the targets")
 
     def _new(self, target: Target, session: aiohttp.ClientSession, config: Config) -> TargetState:
-        return TargetState(target, make_reader(target, session), wanted=not config.discovered)
+        state = TargetState(target, make_reader(target, session), wanted=not config.discovered)
+        if target.proxy.listen is not None:
+            from exporter.proxy.observing import ObservingProxy
+
+            state.proxy = ObservingProxy(target, state.contexts)
+        return state
 
     async def _drop(self, state: TargetState) -> None:
         if task := self._probing.pop(state.target.name, None):
             await _end({task})
+        if state.proxy is not None:
+            await state.proxy.retire()
+            self._retired.append(state.proxy)  # Its users' streams go on to their end.
         await state.close()
 
     async def _first_look(self) -> None:
         await self.poll(budget_s=60.0)
+        # What the first readings made lives as long as the targets, and a full collection of it stops even the
+        # probes' thread for tens of milliseconds.
+        gc.freeze()
         while self.config.discovered and not any(state.wanted for state in self.states.values()):
             await asyncio.sleep(LOOK_AGAIN)
             await self.poll(budget_s=60.0)
 
     def _probe_what_answers(self) -> None:
-        """Start probing the targets that turned out to be an engine that tells no latencies itself."""
+        """Start probing the targets that turned out to be an engine."""
         for name, state in self.states.items():
-            if state.backend == "ollama" and state.wanted and state.target.probe.enabled and name not in self._probing:
+            if state.backend != UNKNOWN and state.wanted and _probed(state.target) and name not in self._probing:
                 self._probing[name] = self._spawn(self._probe(state), f"probe {name}")
 
     async def _probe(self, state: TargetState) -> None:
         """Probe a target until cancelled; a bug in the probes is logged and costs a minute, not the probes."""
         # Imported late, as httpx is in detect.py.
-        from exporter.backends.ollama_api import open_client
+        from exporter.backends.ollama_api import ApiError, open_client
         from exporter.probe.schedule import Prober
 
-        async with open_client(state.target) as client:
-            state.prober = Prober(state.target, client, self._instruments)
-            while True:
-                try:
+        if self._streams is None:
+            from exporter.probe.thread import StreamThread
+
+            self._streams = StreamThread()
+            self._streams.start()
+        while True:
+            try:
+                async with open_client(state.target) as client:
+                    state.prober = Prober(state.target, _host(state, client), self._instruments, self._streams.send)
                     await state.prober.run()
-                except Exception:
-                    log.exception("probing %s failed; again in %.0f s", state.target.name, AFTER_BUG)
-                await asyncio.sleep(AFTER_BUG)
+            except (AccessError, ApiError) as error:
+                log.error("probing %s failed: %s", state.target.name, blank(str(error), state.target))
+            except Exception:
+                log.exception("probing %s failed; again in %.0f s", state.target.name, AFTER_BUG)
+            await asyncio.sleep(AFTER_BUG)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -171,8 +211,30 @@ class App:
             log.error("%s ended: %r", task.get_name(), error, exc_info=error)
 
 
+def _host(state: TargetState, client: httpx.AsyncClient) -> Host:
+    """Return what is to be probed at a target, by the engine that was found there."""
+    from exporter.probe.hosts.ollama import OllamaHost
+    from exporter.probe.hosts.openai import OpenAIHost, Standing
+
+    if state.backend == OllamaHost.backend:
+        return OllamaHost(state.target, client)
+
+    async def standing() -> Standing:
+        # Read now: a request to an engine that fell asleep since the last scrape can crash it.
+        snapshot = await state.poll(state.target.timeout)
+        samples = snapshot.readings.samples() if snapshot.readings else ()
+        asleep = any(sample.family == "vitals_engine_asleep" and sample.value for sample in samples)
+        return Standing(asleep, f"{snapshot.version}, {state.failures} failures")
+
+    return OpenAIHost(state.target, client, state.backend, standing)
+
+
 async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
         await asyncio.wait(list(tasks))
+
+
+def _probed(target: Target) -> bool:
+    return target.probe.enabled and not target.proxy.only

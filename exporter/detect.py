@@ -30,8 +30,9 @@ def make_reader(target: Target, session: aiohttp.ClientSession) -> Reader:
         return PageTargetReader(PAGES[target.backend], target, session)
     # Imported late: httpx costs memory and start-up time that only its users should pay.
     from exporter.backends.ollama import OllamaReader
+    from exporter.backends.openai import OpenAIReader
 
-    return OllamaReader(target)
+    return OpenAIReader(target) if target.backend == "openai" else OllamaReader(target)
 
 
 class AutoReader:

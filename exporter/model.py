@@ -80,11 +80,25 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a server tells of a model beside its metrics; None and empty is what it does not tell.
+
+    `weight_bytes`: of its file; `vram_share`: 0 to 1, how much of it is in the device's memory and not in RAM;
+    `info`: its GGUF metadata.
+    """
+
+    weight_bytes: int | None = None
+    vram_share: float | None = None
+    info: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One attempt to read one target, successful or not.
 
     `at` is a Unix time in seconds, `duration` is in seconds, `size` is the body's bytes after
-    decompression.  `detail` is one line for a person, with the remedy; no secret is ever in it.
+    decompression.  `detail` is one line for a person, with the remedy; no secret is ever in it.  `models` has, by
+    name, those models of which the server tells more than numbers.
     """
 
     target: str
@@ -98,6 +112,7 @@ class Snapshot:
     version: str = ""
     readings: Readings | None = None
     report: Report = field(default_factory=Report)
+    models: Mapping[str, ModelFacts] = field(default_factory=dict)
 
     @property
     def up(self) -> bool:

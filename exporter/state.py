@@ -6,20 +6,24 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from exporter.backends.table import RENAMED
 from exporter.config import Target
 from exporter.model import Outcome, Sample, Snapshot
+from exporter.physics.watch import Watch
 from exporter.relay.engine import Reader
 from exporter.relay.render import render
 from exporter.vitals import History, Vitals
 
 if TYPE_CHECKING:
     from exporter.probe.schedule import Prober
+    from exporter.proxy.observing import ObservingProxy
 
 log = logging.getLogger(__name__)
+
+CONTEXT = "vitals_model_context_length_tokens"
 
 FAILURES = tuple(outcome for outcome in Outcome if outcome is not Outcome.OK)
 
@@ -31,7 +35,7 @@ class TargetState:
     """One target: polls it, at most one poll at a time, and counts what went wrong.
 
     `wanted` is false for a place that is only looked at (nothing was configured) and has not answered yet.
-    `prober` is set where the target is probed.
+    `prober` is set where the target is probed, `proxy` where its users' traffic is observed.
     """
 
     def __init__(
@@ -42,6 +46,9 @@ class TargetState:
         self.wanted = wanted
         self.last: Snapshot | None = None
         self.prober: Prober | None = None
+        self.proxy: ObservingProxy | None = None
+        self.watch = Watch(target)
+        self._judging = True
         self._clock = clock
         self._history = History()
         self._failures: Counter[str] = Counter()
@@ -75,20 +82,41 @@ class TargetState:
             await asyncio.wait({self._flight})
         await self.reader.close()
 
+    @property
+    def failures(self) -> int:
+        """How many readings have failed; more of them than before may mean that the engine was started anew."""
+        return self._failures.total()
+
     def vitals(self) -> Vitals | None:
         """Return the five numbers of the last reading; None if it was not a good one."""
-        if self.last is None or self.last.readings is None:
+        if self.last is None or (self.last.readings is None and self.proxy is None):
             return None
-        return self._history.vitals(self._clock(), self.last.readings.samples())
+        return self._history.vitals(self._clock(), self._samples(self.last))
+
+    def contexts(self) -> Mapping[str, float]:
+        """Return the context length in tokens of each model in memory, as the last reading told it."""
+        samples = self.last.readings.samples() if self.last is not None and self.last.readings is not None else ()
+        return {sample.labels[0][1]: sample.value for sample in samples if sample.family == CONTEXT}
 
     def blocks(self, snapshot: Snapshot) -> Mapping[str, str]:
         """Return the lines to export for a reading: the engine's numbers and ours about it."""
         if not self.wanted:
             return {}
-        blocks = self._own(snapshot)
+        observed = {} if self.proxy is None else self.proxy.blocks(snapshot.backend)
+        if self.target.proxy.only:
+            return observed
+        blocks = {**self._own(snapshot), **self.watch.blocks(), **observed}
         if snapshot.readings is not None:
-            blocks.update(snapshot.readings.blocks())
+            blocks.update(snapshot.readings.blocks())  # What an engine reports itself comes before what we observe.
         return blocks
+
+    def _samples(self, snapshot: Snapshot) -> Sequence[Sample]:
+        """Return the numbers of `blocks` that are not about the reading itself."""
+        own = snapshot.readings.samples() if snapshot.readings is not None else ()
+        if self.proxy is None:
+            return own
+        told = {sample.family for sample in own}
+        return [*own, *(sample for sample in self.proxy.samples() if sample.family not in told)]
 
     def _landed(self, flight: asyncio.Task[Snapshot]) -> None:
         self._flight = None
@@ -100,7 +128,8 @@ class TargetState:
         except TimeoutError:
             snapshot = self._failed(Outcome.TIMEOUT, f"no complete answer within {deadline_s:.3g} s")
         except Exception:  # A bug of ours must be seen, and must not take the other targets' series with it.
-            log.exception("reading target %s failed", self.target.name)
+            if self.last is None or self.last.outcome is not Outcome.INTERNAL:
+                log.exception("reading target %s failed", self.target.name)
             snapshot = self._failed(Outcome.INTERNAL, "llm-vitals failed while reading this target; see its log")
         self._record(snapshot)
         return snapshot
@@ -113,7 +142,9 @@ class TargetState:
         if snapshot.readings is not None:
             self.wanted = True
             if self._history.due(self._clock()):
-                self._history.add(self._clock(), snapshot.readings.samples())
+                self._history.add(self._clock(), self._samples(snapshot))
+        if self._judging and self.watch.due(snapshot.at):
+            self._judge(snapshot)
         if not snapshot.up:
             self._failures[snapshot.outcome] += 1
         self._bad_lines += snapshot.report.bad_line_count
@@ -121,6 +152,13 @@ class TargetState:
         self._counts = self._bad_lines + self._dropped.total() + self._failures.total()
         if before is None or before.outcome != snapshot.outcome:
             self._log(snapshot)
+
+    def _judge(self, snapshot: Snapshot) -> None:
+        try:
+            self.watch.observe(snapshot, self._samples(snapshot), self.prober.last if self.prober else {})
+        except Exception:  # A bug there must be seen, and must cost no more than the verdict.
+            log.exception("judging target %s failed; it gets no verdict until the next reload", self.target.name)
+            self.watch, self._judging = Watch(self.target), False
 
     def _log(self, snapshot: Snapshot) -> None:
         name = self.target.name

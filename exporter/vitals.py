@@ -101,10 +101,13 @@ class History:
         return not self._points or at - self._points[-1].at >= SPACING
 
     def add(self, at: float, samples: Iterable[Sample]) -> None:
-        """Keep a reading taken `at`, in seconds of a steady clock; forget those that are too old."""
+        """Keep a reading taken `at`, in seconds of a steady clock; forget those too old or before a restart."""
+        point = _Point(at, _totals(samples))
+        if self._points and _restarted(self._points[-1], point):
+            self._points.clear()
         while self._points and at - self._points[0].at > WINDOW:
             self._points.popleft()
-        self._points.append(_Point(at, _totals(samples)))
+        self._points.append(point)
 
     def vitals(self, at: float, samples: Iterable[Sample]) -> Vitals:
         """Return the five numbers of a reading taken `at`, over the time since the oldest point kept."""
@@ -149,14 +152,25 @@ def _totals(samples: Iterable[Sample]) -> dict[str, _Totals]:
     }
 
 
+def _added(start: _Totals, end: _Totals) -> Buckets | None:
+    """Return the counts added from one to the other; None if they are not of one run of the server."""
+    if start.buckets.keys() != end.buckets.keys() or start.sum > end.sum:
+        return None
+    buckets = {bound: count - start.buckets[bound] for bound, count in end.buckets.items()}
+    return None if min(buckets.values()) < 0 else buckets
+
+
+def _restarted(then: _Point, now: _Point) -> bool:
+    return any(
+        _added(then.totals[family], now.totals[family]) is None for family in then.totals.keys() & now.totals.keys()
+    )
+
+
 def _latency(family: str, then: _Point, now: _Point) -> Latency | None:
     end, start = now.totals.get(family), then.totals.get(family)
-    if end is None:
+    if end is None or start is None or (buckets := _added(start, end)) is None:
         return None
-    if start is None or start.buckets.keys() != end.buckets.keys() or start.sum > end.sum:
-        return None  # The server was restarted in between; the next page will do.
-    buckets = {bound: count - start.buckets[bound] for bound, count in end.buckets.items()}
     p50, p99, count = quantile(0.5, buckets), quantile(0.99, buckets), buckets[math.inf]
-    if p50 is None or p99 is None or min(buckets.values()) < 0:
+    if p50 is None or p99 is None:
         return None
     return Latency(p50, p99, (end.sum - start.sum) / count, count, now.at - then.at)

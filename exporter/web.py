@@ -16,6 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from exporter import pages
 from exporter.app import App
 from exporter.catalogue import BY_NAME
+from exporter.physics.explain import explanation
 from exporter.relay.render import OPENMETRICS, TEXT, exposition
 
 DEFAULT_TIMEOUT = 10.0
@@ -26,6 +27,9 @@ MARGIN = 0.5
 
 FRESH = 2.0
 """Seconds during which the pages for people show a reading without asking again."""
+
+DEFAULT_CONTEXT, MAX_CONTEXT = 8000, 10**9
+"""Tokens of the contexts that are counted for /-/explain."""
 
 APP = web.AppKey("app", App)
 
@@ -39,6 +43,7 @@ def make_web(app: App, enable_lifecycle: bool) -> web.Application:
     server.router.add_get("/", landing)
     server.router.add_get("/metrics", metrics)
     server.router.add_get("/debug/{name}", debug)
+    server.router.add_get("/-/explain", explain)
     server.router.add_get("/-/healthy", healthy)
     server.router.add_get("/-/ready", ready)
     server.router.add_post("/-/reload", reload if enable_lifecycle else reload_forbidden)
@@ -129,6 +134,17 @@ async def debug(request: web.Request) -> web.Response:
         return web.Response(status=404, text=f"no such target; there are: {known}\n")
     await state.poll(state.target.timeout)
     return web.Response(text=pages.debug(state), content_type="text/html")
+
+
+async def explain(request: web.Request) -> web.Response:
+    """Answer with what is known of each target's models now, for `llm-vitals explain`; `context` is in tokens."""
+    context = request.query.get("context", "")
+    tokens = int(context) if context.isdecimal() and 0 < int(context) < MAX_CONTEXT else DEFAULT_CONTEXT
+    readings = await request.app[APP].poll(DEFAULT_TIMEOUT, at_most_old=FRESH)
+    found = [
+        explanation(diagnosis, tokens) for state, _ in readings if state.wanted for diagnosis in state.watch.diagnoses()
+    ]
+    return web.json_response(found)
 
 
 async def healthy(request: web.Request) -> web.Response:

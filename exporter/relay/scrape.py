@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import aiohttp
+from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from exporter import access
@@ -78,9 +79,8 @@ async def fetch(
     except access.AccessError as error:
         return ended(Outcome.AUTH, str(error))
     except TimeoutError:
-        return ended(Outcome.TIMEOUT, f"no complete answer within {deadline_s:.3g} s; is the server overloaded?")
-    except (aiohttp.ClientError, OSError, ValueError) as error:
-        return ended(*explain(error, target.url))
+        detail = f"{_place(URL(target.url))} gave no complete answer within {deadline_s:.3g} s; is it overloaded?"
+        return ended(Outcome.TIMEOUT, detail)
     text = body.decode("utf-8", errors="replace")
     return Fetched(Outcome.OK, time.perf_counter() - start, status, text, len(body))
 
@@ -89,71 +89,94 @@ async def _get(
     session: aiohttp.ClientSession, target: Target, tls: ssl.SSLContext | None, url: URL
 ) -> tuple[int, bytes]:
     headers: Mapping[str, str] = {**access.request_headers(target), "Accept": ACCEPT}
+    server_name = target.tls.server_name
     for hop in range(2):
-        async with session.get(
-            url,
-            headers=headers,
-            allow_redirects=False,
-            ssl=tls if tls is not None else True,
-            server_hostname=target.tls.server_name,
-        ) as response:
-            location = response.headers.get("Location", "")
-            if response.status not in _REDIRECTS or not location:
-                _check_status(response.status, url.path)
-                return response.status, await _read(response)
-            following = url.join(URL(location))
-            if hop or following.scheme not in ("http", "https"):
-                raise _FetchError(
-                    Outcome.REDIRECT, "redirected more than once; give the final address as url", response.status
-                )
-            if following.origin() != url.origin():
-                headers = {"Accept": ACCEPT}
-            url = following
+        try:
+            async with session.get(
+                url,
+                headers=headers,
+                allow_redirects=False,
+                ssl=tls if tls is not None else True,
+                server_hostname=server_name,
+            ) as response:
+                location = response.headers.get("Location", "")
+                if response.status not in _REDIRECTS or not location:
+                    _check_status(response.status, url)
+                    return response.status, await _read(response, url)
+                following = _following(url, location, hop, response.status)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _FetchError(*explain(error, url)) from error
+        if following.origin() != url.origin():
+            headers, server_name = {"Accept": ACCEPT}, None
+        url = following
     raise AssertionError("the loop returns or raises")
 
 
-def _check_status(status: int, path: str) -> None:
+def _following(url: URL, location: str, hop: int, status: int) -> URL:
+    """Return where a redirect leads to, if it may be followed."""
+    if hop:
+        raise _FetchError(Outcome.REDIRECT, f"{_place(url)} redirects again; give the final address as url", status)
+    try:
+        following = url.join(URL(location))
+    except ValueError:
+        following = URL()
+    if following.scheme not in ("http", "https") or not following.raw_host:
+        raise _FetchError(Outcome.REDIRECT, f"{_place(url)} redirects to no http address; correct url", status)
+    return following
+
+
+def _check_status(status: int, url: URL) -> None:
+    answer = f"HTTP {status} from {_place(url)}{url.path}"
     if status in (401, 403):
-        raise _FetchError(
-            Outcome.AUTH, f"HTTP {status} for {path}; give the target its bearer_token, basic_auth or headers", status
-        )
+        detail = f"{answer}; give the target its bearer_token, basic_auth or headers"
+        raise _FetchError(Outcome.AUTH, detail, status)
     if status != 200:
-        remedy = {404: "; check metrics_path", 501: "; the server was started without its metrics"}.get(status, "")
-        raise _FetchError(Outcome.HTTP_STATUS, f"HTTP {status} for {path}{remedy}", status)
+        remedies = {404: "check metrics_path", 501: "the server was started without its metrics"}
+        remedy = remedies.get(status, "see the server's log")
+        raise _FetchError(Outcome.HTTP_STATUS, f"{answer}; {remedy}", status)
 
 
-async def _read(response: aiohttp.ClientResponse) -> bytes:
+async def _read(response: aiohttp.ClientResponse, url: URL) -> bytes:
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_any():
         size += len(chunk)
         if size > MAX_BODY:
-            raise _FetchError(
-                Outcome.TOO_LARGE, f"the page is larger than {MAX_BODY // 2**20} MiB; is it metrics?", response.status
-            )
+            detail = f"the page of {_place(url)} is larger than {MAX_BODY // 2**20} MiB; check url and metrics_path"
+            raise _FetchError(Outcome.TOO_LARGE, detail, response.status)
         chunks.append(chunk)
     return b"".join(chunks)
 
 
-def explain(error: Exception, url: str) -> tuple[Outcome, str]:
-    """Say how a client's exception is called, and one line with the remedy."""
-    place = URL(url)
-    where = f"{place.host}:{place.port}"
+def explain(error: Exception, url: URL) -> tuple[Outcome, str]:
+    """Say how a client's exception for a request to `url` is called, and one line with the remedy."""
+    where = _place(url)
     match error:
-        case aiohttp.ClientConnectorDNSError():
-            return Outcome.DNS, f"the name {place.host} is not known; check the spelling, or the container's network"
+        case aiohttp.ClientConnectorDNSError() | UnicodeError():  # The latter: a label is too long, or no punycode.
+            return Outcome.DNS, f"the name {url.raw_host} is not known; check the spelling, or the container's network"
         case aiohttp.ClientConnectorCertificateError():
-            return Outcome.TLS, f"the certificate of {where} is not trusted ({_short(error)}); set tls.ca_file"
+            why = _short(error)
+            remedy = "tls.server_name" if "mismatch" in why else "tls.ca_file"
+            return Outcome.TLS, f"the certificate of {where} is not trusted ({why}); set {remedy}"
         case aiohttp.ClientSSLError() | ssl.SSLError():
             return Outcome.TLS, f"no TLS with {where} ({_short(error)}); does the server speak http, not https?"
-        case aiohttp.ClientConnectorError() | ConnectionError() if not isinstance(
-            error, aiohttp.ServerDisconnectedError
+        case aiohttp.ClientConnectorError():
+            return Outcome.CONNECT, f"no connection to {where} ({_short(error)}); {remedy_refused(url.raw_host or '')}"
+        case aiohttp.ServerDisconnectedError():
+            remedy = "does it want tls.cert_file?" if url.scheme == "https" else "does it speak https, not http?"
+            return Outcome.TRUNCATED, f"{where} ended the connection without an answer; {remedy}"
+        case aiohttp.ClientPayloadError() | aiohttp.ClientOSError() if not isinstance(
+            error.__cause__, ContentEncodingError
         ):
-            return Outcome.CONNECT, f"no connection to {where} ({_short(error)}); {remedy_refused(place.host or '')}"
-        case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | ConnectionError():
-            return Outcome.TRUNCATED, f"{where} ended the connection before the answer was complete"
+            detail = f"{where} ended the connection before the answer was complete; was the server restarted?"
+            return Outcome.TRUNCATED, detail
         case _:
-            return Outcome.PROTOCOL, f"{where} does not answer in HTTP ({type(error).__name__}); check the port"
+            return Outcome.PROTOCOL, f"{where} does not answer in valid HTTP; check the port"
+
+
+def _place(url: URL) -> str:
+    """Return host and port."""
+    return f"{url.host_subcomponent}:{url.port}"
 
 
 def remedy_refused(host: str) -> str:
@@ -174,4 +197,4 @@ def _short(error: BaseException) -> str:
     if isinstance(cause, ssl.SSLError):
         return str(getattr(cause, "verify_message", "") or cause.reason or cause)
     number = getattr(cause, "errno", None)
-    return os.strerror(number) if number else str(cause).split("\n", 1)[0][:160]
+    return os.strerror(number) if number and number > 0 else str(cause).split("\n", 1)[0][:160]
