@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from exporter import values
+from exporter.physics.keys import read_model_config
 from exporter.reading import BAD, Keys, Reading, build, merge
 from exporter.settings import (
     BACKENDS,
     DEFAULT_LISTEN,
     DEFAULT_METRICS_PATH,
+    PROBE_DIALECTS,
     BasicAuth,
     Config,
     Listen,
     ProbeSettings,
+    ProxySettings,
     Target,
     Tls,
+    parse_listen,
 )
 from exporter.values import Secret
 from exporter.yamlfile import YamlError, read_yaml
@@ -25,15 +30,18 @@ from exporter.yamlfile import YamlError, read_yaml
 __all__ = [
     "BACKENDS",
     "DEFAULT_LISTEN",
+    "PROBE_DIALECTS",
     "BasicAuth",
     "Config",
     "ConfigError",
     "Listen",
     "ProbeSettings",
+    "ProxySettings",
     "Secret",
     "Target",
     "Tls",
     "load",
+    "load_one",
     "parse_listen",
 ]
 
@@ -41,6 +49,16 @@ _USUAL_PORTS = {"vllm": 8000, "ollama": 11434}
 _HERE = ("127.0.0.1", "")
 _DOCKER_HOST = ("host.docker.internal", "-host")
 """Where to look, and what the name of a target there ends in."""
+
+_PROXY_LISTEN = "OLLAMA_PROXY_LISTEN"
+_PROXY_VARIABLES: Mapping[str, tuple[str, values.Reader]] = {
+    "listen": (_PROXY_LISTEN, parse_listen),
+    "slots": ("OLLAMA_NUM_PARALLEL", values.whole_number(1, 4096)),
+    "only": ("OLLAMA_PROXY_ONLY", values.flag),
+}
+
+_EVERYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, not listened on
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
 class ConfigError(Exception):
@@ -51,15 +69,11 @@ class ConfigError(Exception):
         super().__init__("\n".join(self.problems))
 
 
-def parse_listen(value: object) -> Listen:
-    """Return the address of ADDR:PORT, [::1]:PORT or :PORT (all addresses); raise ValueError."""
-    return Listen(*values.address(value))
-
-
 def load(path: Path | None, environ: Mapping[str, str], in_container: bool) -> Config:
-    """Read the settings from the file, or without one from VLLM_URL, OLLAMA_URL and VLLM_API_KEY.
+    """Read the settings from the file, or without one from VLLM_URL, OLLAMA_URL, VLLM_API_KEY and PROBE_MODELS.
 
-    With none of them, the targets are where a vLLM and an Ollama usually listen (`discovered`).
+    OLLAMA_PROXY_LISTEN puts a proxy in front of the Ollama, with OLLAMA_NUM_PARALLEL and OLLAMA_PROXY_ONLY.
+    With neither URL, the targets are where a vLLM and an Ollama usually listen (`discovered`).
     File names in the file are relative to its directory.  Raise ConfigError with every mistake.
     """
     if path is None:
@@ -71,6 +85,23 @@ def load(path: Path | None, environ: Mapping[str, str], in_container: bool) -> C
     if not isinstance(document, dict):
         raise ConfigError([f"{path}: expected a mapping with the key 'targets', got {values.kind(document)}"])
     return _from_document(document, Reading(environ, path.parent))
+
+
+def load_one(which: str, path: Path | None, environ: Mapping[str, str]) -> Target:
+    """Return the target that a URL is, or that the file gives this name or URL; raise ConfigError.
+
+    A URL that is in no file has VLLM_API_KEY for its bearer token, if that is set.
+    """
+    if path is not None:
+        for target in load(path, environ, in_container=False).targets:
+            if which in (target.name, target.url):
+                return target
+    try:
+        url = values.base_url(values.url(which), DEFAULT_METRICS_PATH)
+        key = environ.get("VLLM_API_KEY", "").strip()
+        return Target(values.host_and_port(url), url, bearer_token=values.token(key) if key else None)
+    except ValueError as error:
+        raise ConfigError([f"{which}: {error}"]) from None
 
 
 def _from_document(document: Mapping[Any, Any], reading: Reading) -> Config:
@@ -85,6 +116,7 @@ def _from_document(document: Mapping[Any, Any], reading: Reading) -> Config:
         reading.problem("targets", f"expected a list of at least one target, got {got}")
         items = []
     paths: dict[str, str] = {}
+    taken = {} if listen is BAD else {"listen": listen}
     targets = []
     for index, item in enumerate(items):
         path = f"targets[{index}]"
@@ -97,6 +129,7 @@ def _from_document(document: Mapping[Any, Any], reading: Reading) -> Config:
         name = keys["name"]
         if name is not BAD and paths.setdefault(name, path) != path:
             reading.problem(f"{path}.name", f"{name!r} is also the name of {paths[name]}; give each its own")
+        _check_proxy(keys, path, reading, taken)
         targets.append(keys)
     if reading.problems:
         raise ConfigError(reading.problems)
@@ -127,9 +160,56 @@ def _check(keys: Keys, path: str, reading: Reading) -> None:
         reading.require(BasicAuth, basic_auth, f"{path}.basic_auth")
         if (basic_auth.get("password") is None) == (basic_auth.get("password_file") is None):
             reading.problem(f"{path}.basic_auth", "expected exactly one of password and password_file")
+    _check_probe(keys, path, reading)
+    if keys.get("device") is not None and keys.get("memory_bandwidth_gb_s") is not None:
+        reading.problem(path, "device and memory_bandwidth_gb_s exclude each other; keep one of them")
+    model = keys.get("model_config")
+    if isinstance(model, Path):  # Its text is kept, so that a reload sees that the file has changed.
+        keys["model_config"] = reading.value(lambda _: read_model_config(model), model, f"{path}.model_config")
     for one, other in (("cert_file", "key_file"), ("key_file", "cert_file")):
         if tls.get(one) is not None and tls.get(other) is None:
             reading.problem(f"{path}.tls.{other}", f"missing; {one} needs it (one file may hold both)")
+
+
+def _check_probe(keys: Keys, path: str, reading: Reading) -> None:
+    probe = _section(keys, "probe")
+    kinds, dialect = probe.get("kinds"), probe.get("dialect")
+    if isinstance(kinds, tuple) and BAD not in kinds and not {"small", "large"} & set(kinds):
+        reading.problem(f"{path}.probe.kinds", "needs small or large; cached only repeats the prompt before it")
+    if probe.get("load") is True and not probe.get("models"):
+        reading.problem(f"{path}.probe.load", "true needs probe.models: which ones may be loaded?")
+    if (
+        isinstance(dialect, str)
+        and dialect.startswith("ollama_")
+        and keys.get("backend") not in (None, "auto", "ollama")
+    ):
+        reading.problem(f"{path}.probe.dialect", f"{dialect} is Ollama's, and backend is {keys['backend']}")
+
+
+def _check_proxy(keys: Keys, path: str, reading: Reading, taken: dict[str, Listen]) -> None:
+    """Report a proxy whose address something else has: `taken` names who, and gets this one too."""
+    listen, url = _section(keys, "proxy").get("listen"), keys.get("url")
+    if not isinstance(listen, Listen):
+        return
+    place = f"{path}.proxy.listen"
+    for other, address in taken.items():
+        if _same_address(listen, address):
+            reading.problem(place, f"{_shown(listen)} is also the address of {other}; give each its own")
+    if isinstance(url, str) and values.host_and_port(url) in {
+        f"{host}:{listen.port}" for host in (listen.host, *_LOCAL)
+    }:
+        reading.problem(place, f"{_shown(listen)} is where the target itself is; choose another port")
+    taken[place] = listen
+
+
+def _same_address(one: Listen, other: Listen) -> bool:
+    """Return whether two cannot be listened on at once; port 0 is a free one each time."""
+    everywhere = not {one.host, other.host}.isdisjoint(_EVERYWHERE)
+    return one.port == other.port != 0 and (one.host == other.host or everywhere)
+
+
+def _shown(listen: Listen) -> str:
+    return f"[{listen.host}]:{listen.port}" if ":" in listen.host else f"{listen.host}:{listen.port}"
 
 
 def _section(keys: Keys, key: str) -> Keys:
@@ -139,6 +219,7 @@ def _section(keys: Keys, key: str) -> Keys:
 
 def _from_environment(environ: Mapping[str, str], in_container: bool) -> Config:
     problems: list[str] = []
+    models = tuple(model for item in environ.get("PROBE_MODELS", "").split(",") if (model := item.strip()))
     token = None
     if key := environ.get("VLLM_API_KEY", "").strip():
         try:
@@ -158,20 +239,43 @@ def _from_environment(environ: Mapping[str, str], in_container: bool) -> Config:
             name = backend if len(urls) == 1 else values.host_and_port(url)
             if name in targets:
                 problems.append(f"{variable}: {name} is there twice; only a configuration file can name both")
-            targets[name] = _bare_target(name, url, backend, token)
+            targets[name] = _bare_target(name, url, backend, token, models)
+    if environ.get(_PROXY_LISTEN):
+        _put_proxy(environ, targets, in_container, problems)
     if problems:
         raise ConfigError(problems)
-    return Config(DEFAULT_LISTEN, tuple(targets.values())) if targets else _discover(token, in_container)
+    return Config(DEFAULT_LISTEN, tuple(targets.values())) if targets else _discover(token, models, in_container)
 
 
-def _discover(token: Secret | None, in_container: bool) -> Config:
+def _put_proxy(environ: Mapping[str, str], targets: dict[str, Target], in_container: bool, problems: list[str]) -> None:
+    """Put the proxy of OLLAMA_PROXY_LISTEN in front of the one Ollama there is, the usual one if none is given."""
+    found = [target for target in targets.values() if target.backend == "ollama"] or [_usual_ollama(in_container)]
+    if len(found) > 1:
+        problems.append(f"{_PROXY_LISTEN}: which of several? One Ollama, or a configuration file with a proxy for each")
+    keys: dict[str, Any] = {}
+    for key, (variable, read) in _PROXY_VARIABLES.items():
+        if given := environ.get(variable, "").strip():
+            try:
+                keys[key] = read(values.FromEnvironment(given, f"${{{variable}}}"))
+            except ValueError as error:
+                problems.append(f"{variable}: {error}")
+    targets[found[0].name] = replace(found[0], proxy=ProxySettings(**keys))
+
+
+def _usual_ollama(in_container: bool) -> Target:
+    host, suffix = _DOCKER_HOST if in_container else _HERE
+    return _bare_target(f"ollama{suffix}", f"http://{host}:{_USUAL_PORTS['ollama']}", "ollama", None, ())
+
+
+def _discover(token: Secret | None, models: tuple[str, ...], in_container: bool) -> Config:
     candidates = tuple(
-        _bare_target(backend + suffix, f"http://{host}:{port}", backend, token)
+        _bare_target(backend + suffix, f"http://{host}:{port}", backend, token, models)
         for host, suffix in ((_HERE, _DOCKER_HOST) if in_container else (_HERE,))
         for backend, port in _USUAL_PORTS.items()
     )
     return Config(DEFAULT_LISTEN, candidates, discovered=True)
 
 
-def _bare_target(name: str, url: str, backend: str, token: Secret | None) -> Target:
-    return Target(name, url, backend, bearer_token=token if backend == "vllm" else None)
+def _bare_target(name: str, url: str, backend: str, token: Secret | None, models: tuple[str, ...]) -> Target:
+    key = token if backend == "vllm" else None
+    return Target(name, url, backend, bearer_token=key, probe=ProbeSettings(models=models))

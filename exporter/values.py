@@ -197,6 +197,18 @@ def whole_number(low: int, high: int) -> Reader:
     return read
 
 
+def share(value: object) -> float:
+    """Read a part of a whole, such as 0.01 for 1 %; an environment variable may hold it too."""
+    number = value
+    if isinstance(value, FromEnvironment) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
+        number = float(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError(f"expected a number such as 0.01, got {shown(value)}")
+    if not 0.0001 <= number <= 1:
+        raise ValueError(f"must be in 0.0001..1, got {shown(value)}")
+    return float(number)
+
+
 def seconds(value: object) -> float:
     """Read a duration such as 250ms, 5s or 1m30s; the number alone is refused, as it hides its unit.
 

@@ -7,6 +7,8 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,10 @@ TARGET = Target(name="box", url="http://ollama.test:11434", backend="ollama")
 
 Piece = tuple[float, bytes]
 """A network read: seconds after the one before it, and its bytes."""
+
+
+SERVER_START = datetime(2026, 11, 29, 19, 24, 41, tzinfo=UTC)
+"""A scripted server's time when a `Clock` begins."""
 
 
 class Clock:
@@ -174,7 +180,7 @@ class ScriptedOllama:
         self.capabilities = ["completion"]
         self.asked: list[dict[str, Any]] = []
         self.in_flight = self.most_in_flight = 0
-        self.date = "Sun, 29 Nov 2026 19:24:41 GMT"
+        self.date = SERVER_START
         self.down = False
         self.generate: Callable[[httpx.Request], Coroutine[None, None, httpx.Response]] = answer(
             clock,
@@ -188,8 +194,11 @@ class ScriptedOllama:
         if self.down:
             raise httpx.ConnectError("All connection attempts failed")
         path = request.url.path
+        now = self.date + timedelta(seconds=self.clock.now - 100)
         if path == "/api/ps":
-            return httpx.Response(200, json={"models": list(self.models.values())}, headers={"Date": self.date})
+            return httpx.Response(
+                200, json={"models": list(self.models.values())}, headers={"Date": format_datetime(now, usegmt=True)}
+            )
         if path == "/api/show":
             return httpx.Response(200, json={"capabilities": self.capabilities})
         assert path == "/api/generate"

@@ -43,7 +43,7 @@ def keys_of(section: type) -> Iterator[tuple[str, ...]]:
     for field, hint in typing.get_type_hints(section).items():
         yield (field,)
         for part in (hint, *typing.get_args(hint)):
-            if dataclasses.is_dataclass(part) and isinstance(part, type):
+            if dataclasses.is_dataclass(part) and isinstance(part, type) and part is not Listen:  # written as one value
                 yield from ((field, *rest) for rest in keys_of(part))
 
 
@@ -98,7 +98,7 @@ def test_every_key_of_a_target_arrives(read: typing.Callable[..., Config], tmp_p
             tls: {ca_file: /ca, cert_file: c, key_file: k, server_name: s, insecure_skip_verify: true}
             probe:
               {enabled: false, interval: 1m30s, timeout: 2s, first_token_timeout: 250ms,
-               max_tokens: 8, models: [m, n]}
+               max_tokens: 8, models: [m, n], kinds: [small], dialect: openai_chat, load: true, max_share: 0.05}
         """
     )
     assert config.listen == Listen("::1", 9000)
@@ -112,7 +112,9 @@ def test_every_key_of_a_target_arrives(read: typing.Callable[..., Config], tmp_p
             headers=(("X-A", Secret("1")), ("X-B", Secret("two words"))),
             basic_auth=BasicAuth("u", password_file=tmp_path / "secrets/p"),
             tls=Tls(Path("/ca"), tmp_path / "c", tmp_path / "k", "s", insecure_skip_verify=True),
-            probe=ProbeSettings(False, 90.0, 2.0, 0.25, 8, ("m", "n")),
+            probe=ProbeSettings(
+                False, 90.0, 2.0, 0.25, 8, ("m", "n"), ("small",), "openai_chat", load=True, max_share=0.05
+            ),
         ),
     )
 

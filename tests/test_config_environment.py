@@ -16,6 +16,12 @@ def test_the_environment_alone_names_the_targets() -> None:
     )
 
 
+def test_the_environment_may_name_the_models_to_probe() -> None:
+    for urls in ({"VLLM_URL": "http://a:1", "OLLAMA_URL": "http://b:2"}, {}):
+        config = load(None, {**urls, "PROBE_MODELS": " llama3.2:3b, ,qwen3:8b "}, in_container=False)
+        assert [target.probe.models for target in config.targets] == [("llama3.2:3b", "qwen3:8b")] * 2
+
+
 def test_several_servers_in_one_variable_are_called_by_host_and_port() -> None:
     config = load(None, {"VLLM_URL": "http://a:1,http://b,", "OLLAMA_URL": "http://c:3"}, in_container=False)
     assert [(target.name, target.url, target.backend) for target in config.targets] == [

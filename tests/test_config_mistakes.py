@@ -21,7 +21,11 @@ BOOLEAN = "expected a string, got a boolean (YAML reads on, off, yes, no so); pu
 NAME = "expected letters, digits and any of . _ : - only"
 AUTHORITY = "expected a host and a port in 1..65535"
 HEADER = "expected printable ASCII characters without line breaks, and no blank at either end"
-DEFAULTS_KEYS = "backend, metrics_path, timeout, headers, bearer_token, bearer_token_file, basic_auth, tls, probe"
+DEFAULTS_KEYS = (
+    "backend, metrics_path, timeout, headers, bearer_token, bearer_token_file, basic_auth, tls, probe, proxy, "
+    "device, devices, memory_bandwidth_gb_s, host_memory_bandwidth_gb_s, weight_bytes, active_weight_bytes, "
+    "model_config, kv_cache_type"
+)
 TARGET_KEYS = f"name, url, {DEFAULTS_KEYS}"
 
 IN_A_TARGET = [
@@ -54,6 +58,23 @@ IN_A_TARGET = [
     ("probe: {models: m}", ".probe.models: expected a list, got a string"),
     ("probe: {models: [m, 7]}", ".probe.models[1]: expected a string, got a number; put it in quotes"),
     ("probe: {models: [on]}", f".probe.models[0]: {BOOLEAN}"),
+    ("probe: {kinds: [tiny]}", ".probe.kinds[0]: expected one of small, large, cached, got 'tiny'"),
+    ("probe: {kinds: []}", ".probe.kinds: needs small or large; cached only repeats the prompt before it"),
+    ("probe: {kinds: [cached]}", ".probe.kinds: needs small or large; cached only repeats the prompt before it"),
+    ("probe: {load: true}", ".probe.load: true needs probe.models: which ones may be loaded?"),
+    ("probe: {max_share: 1%}", ".probe.max_share: expected a number such as 0.01, got '1%'"),
+    ("probe: {max_share: true}", ".probe.max_share: expected a number such as 0.01, got true"),
+    ("probe: {max_share: 0}", ".probe.max_share: must be in 0.0001..1, got 0"),
+    ("probe: {max_share: 1.5}", ".probe.max_share: must be in 0.0001..1, got 1.5"),
+    (
+        "probe: {dialect: chat}",
+        ".probe.dialect: expected one of auto, ollama_generate, ollama_chat, openai_completions, openai_chat, "
+        "got 'chat'",
+    ),
+    (
+        "backend: vllm, probe: {dialect: ollama_chat}",
+        ".probe.dialect: ollama_chat is Ollama's, and backend is vllm",
+    ),
     ("probe: true", ".probe: expected a mapping, got a boolean"),
     ("probe: {intervall: 5s}", ".probe.intervall: unknown key; did you mean 'interval'?"),
     ("bakend: vllm", ".bakend: unknown key; did you mean 'backend'?"),
@@ -64,8 +85,8 @@ IN_A_TARGET = [
     ),
     ('tls: {ca_file: "a\\0"}', ".tls.ca_file: the name of a file cannot contain a zero byte"),
     ("7: 1", f".7: unknown key; allowed: {TARGET_KEYS}"),
-    ("backend: tgi", ".backend: expected one of auto, vllm, ollama, got 'tgi'"),
-    ("backend: [vllm]", ".backend: expected one of auto, vllm, ollama, got a list"),
+    ("backend: tgi", ".backend: expected one of auto, vllm, ollama, openai, got 'tgi'"),
+    ("backend: [vllm]", ".backend: expected one of auto, vllm, ollama, openai, got a list"),
     ("metrics_path: metrics", ".metrics_path: expected a path such as /metrics, got 'metrics'"),
     ("metrics_path: '/metrics?x=1'", ".metrics_path: expected a path such as /metrics, got '/metrics?x=1'"),
     ("name: no", f".name: {BOOLEAN}"),

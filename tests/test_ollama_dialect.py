@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from exporter.probe.dialects import DIALECTS
-from exporter.probe.dialects.ollama_generate import MAX_LINE
+from exporter.probe.dialects.lines import MAX_LINE
 from exporter.probe.events import Ask, Done, Error, Event, Token, Usage
 from tests.ollama_fakes import done, fixture, line, timed_fixture
 
@@ -85,6 +85,34 @@ def test_a_missing_prompt_count_of_a_cached_prompt_is_absent_not_zero() -> None:
     assert isinstance(usage, Usage)
     assert usage.output_tokens == 5
     assert (usage.prompt_tokens, usage.prefill_s) == (None, None)
+
+
+def test_a_chats_thinking_and_answer_are_under_message() -> None:
+    dialect = DIALECTS["ollama_chat"]()
+    events = dialect.feed(
+        b'{"message":{"role":"assistant","content":"","thinking":"Hm"},"done":false}\n'
+        b'{"message":{"role":"assistant","content":"Yes","thinking":"."},"done":false}\n'
+        b'{"message":{"role":"assistant","content":"","tool_calls":[{"function":{"name":"f"}}]},"done":false}\n'
+        b'{"message":{"role":"assistant","content":""},"done":true,"done_reason":"stop","eval_count":3,'
+        b'"eval_duration":2000000000}\n'
+    )
+    assert events == [
+        Token("Hm", thinking=True),
+        Token(".Yes"),
+        Token('[{"function": {"name": "f"}}]'),
+        Usage(output_tokens=3, decode_s=2.0),
+        Done("stop"),
+    ]
+
+
+def test_a_chat_asks_with_one_message_and_the_same_options() -> None:
+    chat, generate = (DIALECTS[name]().body(Ask("m", "p", 32, "77s")) for name in ("ollama_chat", "ollama_generate"))
+    assert chat["messages"] == [{"role": "user", "content": "p"}]
+    assert {**chat, "messages": None, "prompt": None} == {**generate, "messages": None, "prompt": None}
+
+
+def test_a_request_that_names_no_expiry_has_no_keep_alive() -> None:
+    assert "keep_alive" not in DIALECTS["ollama_generate"]().body(Ask("m", "p", 32))
 
 
 def test_the_request_streams_keeps_the_expiry_and_has_no_option_that_reloads_the_model() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.catalogue import BY_NAME, FAMILIES, Kind
 from exporter.probe.instruments import BUCKETS, Instruments
-from exporter.probe.result import ProbeResult, Reason
+from exporter.probe.result import Comparison, ProbeResult, Reason, compare
 
 GOOD = ProbeResult(
     at=1234.0,
@@ -16,6 +17,7 @@ GOOD = ProbeResult(
     ttft=0.5,
     gaps=(0.02, 0.03),
     tpot=0.025,
+    connect=0.1,
     phases={"connect": 0.1, "queue": 0.2, "load": 0.0, "prefill": 0.2, "decode": 0.05},
     load=0.001,
     prefill_rate=600.0,
@@ -31,8 +33,11 @@ class Page:
         self.registry = CollectorRegistry()
         self.instruments = Instruments(self.registry)
 
-    def observe(self, result: ProbeResult) -> None:
-        self.instruments.observe("box", "ollama", "m", "small", result)
+    def observe(self, result: ProbeResult, prompt: str = "small") -> None:
+        self.instruments.observe("box", "ollama", "m", prompt, result)
+
+    def compare(self, comparison: Comparison) -> None:
+        self.instruments.compare("box", "ollama", "m", comparison)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"vitals_{name}", {**LABELS, **labels})
@@ -43,7 +48,9 @@ class Page:
 
 def test_the_instruments_are_the_measured_rows_of_the_catalogue_word_for_word() -> None:
     page = Page()
-    page.observe(GOOD)
+    page.observe(replace(GOOD, answer_ttft=0.6))
+    page.compare(Comparison(0.001, 0.05, 0.2))
+    page.instruments.spend("box", "ollama", 0.01)
     text = generate_latest(page.registry).decode()
     for family in page.registry.collect():
         name = family.name + ("_total" if family.type == "counter" else "")
@@ -53,9 +60,10 @@ def test_the_instruments_are_the_measured_rows_of_the_catalogue_word_for_word() 
         for sample in family.samples:
             assert sample.name in row.sample_names
             assert set(sample.labels) - {"le"} == set(row.all_labels)
-    assert {row.name for row in FAMILIES if row.kind is Kind.MEASURED} == {
-        line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")
-    }
+    fed = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    # The one other measured figure is worked out from a probe and what else the server did meanwhile.
+    worked_out = {"vitals_probe_alone_decode_tokens_per_second"}
+    assert {row.name for row in FAMILIES if row.kind is Kind.MEASURED} == fed | worked_out
 
 
 def test_buckets_grow_by_a_third_from_a_millisecond_to_minutes() -> None:
@@ -74,9 +82,9 @@ def test_a_good_probe_feeds_the_latencies_and_sets_the_gauges() -> None:
     assert page.value("probe_inter_token_latency_seconds_count") == 2
     assert page.value("probe_inter_token_latency_seconds_sum") == pytest.approx(0.05)
     assert page.value("probe_time_per_output_token_seconds_sum") == 0.025
-    assert page.value("probe_phase_seconds", phase="queue") == 0.2
-    assert page.value("probe_prefill_tokens_per_second") == 600.0
-    assert page.value("probe_decode_tokens_per_second") == 40.0
+    assert page.value("probe_phase_seconds", prompt="small", phase="queue") == 0.2
+    assert page.value("probe_prefill_tokens_per_second", prompt="small") == 600.0
+    assert page.value("probe_decode_tokens_per_second", prompt="small") == 40.0
     assert page.value("probe_last_success_timestamp_seconds") == 1234.0
     assert page.value("probe_cold_total") == 0
     assert "vitals_probe_load_seconds_count" not in page.names()
@@ -126,8 +134,8 @@ def test_what_the_next_probe_cannot_measure_does_not_stay_as_it_was() -> None:
     page = Page()
     page.observe(GOOD)
     page.observe(ProbeResult(1.0, 1.0, False, ttft=0.5))
-    assert page.value("probe_decode_tokens_per_second") is None
-    assert page.value("probe_phase_seconds", phase="queue") is None
+    assert page.value("probe_decode_tokens_per_second", prompt="small") is None
+    assert page.value("probe_phase_seconds", prompt="small", phase="queue") is None
 
 
 def test_dropping_a_models_gauges_leaves_its_history_and_other_models() -> None:
@@ -135,18 +143,81 @@ def test_dropping_a_models_gauges_leaves_its_history_and_other_models() -> None:
     page.observe(GOOD)
     page.instruments.observe("box", "ollama", "other", "small", GOOD)
     page.instruments.drop_gauges("box", "m")
-    assert page.value("probe_phase_seconds", phase="decode") is None
-    assert page.value("probe_prefill_tokens_per_second") is None
-    assert page.value("probe_decode_tokens_per_second") is None
+    assert page.value("probe_phase_seconds", prompt="small", phase="decode") is None
+    assert page.value("probe_prefill_tokens_per_second", prompt="small") is None
+    assert page.value("probe_decode_tokens_per_second", prompt="small") is None
     assert page.value("probe_time_to_first_token_seconds_count", prompt="small") == 1
     assert page.value("probes_total") == 1
-    assert page.value("probe_decode_tokens_per_second", model="other") == 40.0
+    assert page.value("probe_decode_tokens_per_second", prompt="small", model="other") == 40.0
 
 
 def test_forgetting_a_target_leaves_nothing_of_it_and_all_of_the_others() -> None:
     page = Page()
     page.observe(GOOD)
     page.observe(ProbeResult(1.0, 4.0, False, load=2.5))
+    page.compare(Comparison(0.001, 0.05, 0.2))
+    page.instruments.spend("box", "ollama", 0.01)
     page.instruments.observe("other", "ollama", "m", "small", GOOD)
     page.instruments.forget("box")
     assert {sample.labels["target"] for family in page.registry.collect() for sample in family.samples} == {"other"}
+
+
+def test_prompts_of_different_kinds_have_gauges_of_their_own() -> None:
+    page = Page()
+    page.observe(GOOD, "small")
+    page.observe(replace(GOOD, prefill_rate=900.0), "large")
+    assert page.value("probe_prefill_tokens_per_second", prompt="small") == 600.0
+    assert page.value("probe_prefill_tokens_per_second", prompt="large") == 900.0
+
+
+def test_the_first_token_of_the_answer_and_the_connection_are_figures_of_their_own() -> None:
+    page = Page()
+    page.observe(replace(GOOD, answer_ttft=0.9))
+    assert page.value("probe_time_to_first_token_seconds_sum", prompt="small") == 0.5
+    assert page.value("probe_time_to_first_answer_token_seconds_sum", prompt="small") == 0.9
+    assert page.value("probe_connect_seconds") == 0.1
+
+
+def test_a_coalesced_answer_is_counted() -> None:
+    page = Page()
+    page.observe(GOOD)
+    page.observe(replace(GOOD, coalesced=True, gaps=(), tpot=None))
+    assert page.value("probe_coalesced_total") == 1
+    assert page.value("probe_inter_token_latency_seconds_count") == 2
+
+
+def test_the_line_through_two_sizes_gives_seconds_per_token_and_a_fixed_cost() -> None:
+    small, large = replace(GOOD, ttft=0.3, prompt_tokens=200), replace(GOOD, ttft=2.1, prompt_tokens=2000)
+    result = compare({"small": small, "large": large})
+    assert result.seconds_per_token == pytest.approx(0.001)
+    assert result.fixed == pytest.approx(0.1)
+    assert result.saving is None
+
+
+def test_the_line_goes_by_uncached_tokens() -> None:
+    small = replace(GOOD, ttft=0.3, prompt_tokens=210, cached_tokens=10)
+    large = replace(GOOD, ttft=2.1, prompt_tokens=2010, cached_tokens=10)
+    assert compare({"small": small, "large": large}).fixed == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("ttft", "tokens"), [(0.3, 2000), (0.2, 2000), (2.1, None), (2.1, 200)])
+def test_a_line_that_does_not_rise_or_without_counts_is_no_result(ttft: float, tokens: int | None) -> None:
+    small, large = replace(GOOD, ttft=0.3, prompt_tokens=200), replace(GOOD, ttft=ttft, prompt_tokens=tokens)
+    assert compare({"small": small, "large": large}) == Comparison()
+
+
+def test_a_repeated_prompt_shows_what_the_cache_saved() -> None:
+    large, cached = replace(GOOD, ttft=2.1), replace(GOOD, ttft=0.1)
+    assert compare({"large": large, "cached": cached}).saving == pytest.approx(2.0)
+    assert compare({"cached": cached}) == Comparison()
+
+
+def test_a_comparison_that_is_not_there_any_more_goes() -> None:
+    page = Page()
+    page.compare(Comparison(0.001, 0.1, 2.0))
+    assert page.value("probe_prefill_seconds_per_token") == 0.001
+    assert page.value("probe_prefill_fixed_seconds") == 0.1
+    assert page.value("probe_cached_saving_seconds") == 2.0
+    page.compare(Comparison())
+    assert page.value("probe_prefill_seconds_per_token") is None
+    assert page.value("probe_cached_saving_seconds") is None

@@ -14,12 +14,13 @@ from exporter.backends.ollama_api import (
     ApiError,
     LoadedModel,
     ModelDetails,
+    count,
     fetch,
     fetch_details,
     fetch_loaded,
     open_client,
 )
-from exporter.model import Outcome, Sample, Snapshot
+from exporter.model import ModelFacts, Outcome, Sample, Snapshot
 from exporter.relay.render import SampleReadings
 from exporter.settings import Target
 
@@ -46,7 +47,7 @@ class OllamaReader:
         self._target = target
         self._client = client
         self._clock = clock
-        self._installed: int | None = None
+        self._installed: dict[str, int | None] | None = None
         self._tags_due = float("-inf")
         self._details: dict[str, ModelDetails] = {}
         self._show_due: dict[str, float] = {}
@@ -89,6 +90,7 @@ class OllamaReader:
             size=size,
             version=version,
             readings=SampleReadings(self._target.name, BACKEND, self._samples()),
+            models={model.name: self._facts(model) for model in self.loaded},
         )
 
     async def _read_all(self, client: httpx.AsyncClient, deadline: float) -> tuple[str, int]:
@@ -140,7 +142,9 @@ class OllamaReader:
         except ApiError:
             return
         models = answer.content.get("models") if isinstance(answer.content, dict) else None
-        self._installed = len(models) if isinstance(models, list) else None
+        if isinstance(models, list):
+            rows = [row for row in models if isinstance(row, dict)]
+            self._installed = {str(row.get("name") or row.get("model")): count(row.get("size")) for row in rows}
 
     async def _refresh_details(self, client: httpx.AsyncClient, deadline: float) -> None:
         """Ask /api/show once for each digest in memory and forget the digests that left it."""
@@ -162,6 +166,14 @@ class OllamaReader:
         except ApiError:
             return
 
+    def _facts(self, model: LoadedModel) -> ModelFacts:
+        details = self._details.get(model.digest)
+        return ModelFacts(
+            weight_bytes=(self._installed or {}).get(model.name),
+            vram_share=min(model.size_vram / model.size, 1.0) if model.size else None,
+            info={} if details is None else details.info,
+        )
+
     def _samples(self) -> list[Sample]:
         samples: list[Sample] = []
 
@@ -170,7 +182,7 @@ class OllamaReader:
                 family = f"vitals_{name}"
                 samples.append(Sample(family, family, tuple(labels.items()), repr(value)))
 
-        add("models_installed", self._installed)
+        add("models_installed", None if self._installed is None else len(self._installed))
         for model in self.loaded:
             name, details = model.name, self._details.get(model.digest)
             add("model_loaded", 1, model=name)

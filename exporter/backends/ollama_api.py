@@ -58,11 +58,15 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelDetails:
-    """What /api/show tells of a model; `generates` is False for one that only makes embeddings."""
+    """What /api/show tells of a model; `generates` is False for one that only makes embeddings.
+
+    `info` is its GGUF metadata.
+    """
 
     max_context_length: int | None
     parameters: int | None
     generates: bool
+    info: Mapping[str, object]
 
 
 def open_client(target: Target) -> httpx.AsyncClient:
@@ -214,6 +218,7 @@ async def fetch_details(client: httpx.AsyncClient, target: Target, model: str, d
         max_context_length=count(info.get(f"{info.get('general.architecture')}.context_length")),
         parameters=count(info.get("general.parameter_count")),
         generates=not isinstance(capabilities, list) or "completion" in capabilities,
+        info={key: value for key, value in info.items() if not key.startswith("tokenizer.")},
     )
 
 

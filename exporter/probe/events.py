@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -20,6 +20,7 @@ class Usage:
     """The server's own count of tokens and its own times in seconds; None is what it did not tell.
 
     `prompt_tokens` includes `cached_tokens`; `output_tokens` is all that was generated, thinking included.
+    `decode_s` runs from the first token to the last.
     """
 
     prompt_tokens: int | None = None
@@ -50,12 +51,17 @@ Event = Token | Usage | Done | Error
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one probe asks for: at most `max_tokens` tokens; `keep_alive` in whole seconds, -1 for ever."""
+    """What one probe asks for: at most `max_tokens` tokens of an answer to `prompt`.
+
+    `keep_alive` is Ollama's: a duration such as "4.5s", -1 for ever, None to leave it out.  `extras` are
+    further keys of the request that not every server of the dialect knows.
+    """
 
     model: str
     prompt: str
     max_tokens: int
-    keep_alive: int
+    keep_alive: str | int | None = None
+    extras: Mapping[str, object] = field(default_factory=dict)
 
 
 class Dialect(Protocol):

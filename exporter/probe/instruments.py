@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from exporter.catalogue import BY_NAME, Family, Type
-from exporter.probe.result import ProbeResult, Reason
+from exporter.probe.result import PHASES, Comparison, ProbeResult, Reason
 
 BUCKETS = tuple(float(f"{10 ** (step / 8 - 3):.3g}") for step in range(43))
 """Upper bounds in seconds of every latency histogram: eight to a decade, 1 ms to 178 s.
@@ -37,14 +37,21 @@ class Instruments:
             return Gauge(row.name, row.help, row.all_labels, registry=registry)
 
         self._ttft = histogram("vitals_probe_time_to_first_token_seconds")
+        self._answer = histogram("vitals_probe_time_to_first_answer_token_seconds")
         self._itl = histogram("vitals_probe_inter_token_latency_seconds")
         self._tpot = histogram("vitals_probe_time_per_output_token_seconds")
         self._load = histogram("vitals_probe_load_seconds")
         self._phase = gauge("vitals_probe_phase_seconds")
+        self._connect = gauge("vitals_probe_connect_seconds")
         self._prefill = gauge("vitals_probe_prefill_tokens_per_second")
         self._decode = gauge("vitals_probe_decode_tokens_per_second")
+        self._slope = gauge("vitals_probe_prefill_seconds_per_token")
+        self._fixed = gauge("vitals_probe_prefill_fixed_seconds")
+        self._saving = gauge("vitals_probe_cached_saving_seconds")
+        self._share = gauge("vitals_probe_share_ratio")
         self._probes = counter("vitals_probes_total")
         self._cold = counter("vitals_probe_cold_total")
+        self._coalesced = counter("vitals_probe_coalesced_total")
         self._failures = counter("vitals_probe_failures_total")
         self._success = gauge("vitals_probe_last_success_timestamp_seconds")
 
@@ -52,6 +59,7 @@ class Instruments:
         """Start the counters of a model at 0, each reason too, so that rate() sees the first probe and failure."""
         self._probes.labels(target, backend, model)
         self._cold.labels(target, backend, model)
+        self._coalesced.labels(target, backend, model)
         for reason in Reason:
             self._failures.labels(target, backend, model, reason.value)
 
@@ -71,39 +79,67 @@ class Instruments:
                 self._ttft.labels(*labels, prompt).observe(result.waited)
             return
         self._success.labels(*labels).set(result.at)
-        self._set_gauges(labels, result)
+        self._set_gauges(labels, prompt, result)
+        if result.coalesced:
+            self._coalesced.labels(*labels).inc()
         if result.load is not None and result.reloaded:
             self._load.labels(*labels).observe(result.load)
         if result.cold:
             return
         if result.ttft is not None:
             self._ttft.labels(*labels, prompt).observe(result.ttft)
+        if result.answer_ttft is not None:
+            self._answer.labels(*labels, prompt).observe(result.answer_ttft)
         for gap in result.gaps:
             self._itl.labels(*labels).observe(gap)
         if result.tpot is not None:
             self._tpot.labels(*labels).observe(result.tpot)
 
-    def _set_gauges(self, labels: tuple[str, str, str], result: ProbeResult) -> None:
+    def compare(self, target: str, backend: str, model: str, comparison: Comparison) -> None:
+        """Set what prompts of different kinds, probed one after the other, tell together."""
+        labels = (target, backend, model)
+        for metric, value in (
+            (self._slope, comparison.seconds_per_token),
+            (self._fixed, comparison.fixed),
+            (self._saving, comparison.saving),
+        ):
+            _set(metric, labels, value)
+
+    def spend(self, target: str, backend: str, share: float) -> None:
+        """Set the share of a server's time that probes took since the turn before."""
+        self._share.labels(target, backend).set(share)
+
+    def _set_gauges(self, labels: tuple[str, str, str], prompt: str, result: ProbeResult) -> None:
         """Set the gauges of the last good probe; what it could not measure goes, it does not stay as it was."""
-        self.drop_gauges(labels[0], labels[2])
-        for phase, seconds in result.phases.items():
-            self._phase.labels(*labels, phase).set(seconds)
-        if result.prefill_rate is not None:
-            self._prefill.labels(*labels).set(result.prefill_rate)
-        if result.decode_rate is not None:
-            self._decode.labels(*labels).set(result.decode_rate)
+        for phase in PHASES:
+            _set(self._phase, (*labels, prompt, phase), result.phases.get(phase))
+        _set(self._connect, labels, result.connect)
+        _set(self._prefill, (*labels, prompt), result.prefill_rate)
+        _set(self._decode, (*labels, prompt), result.decode_rate)
+
+    @property
+    def _gauges(self) -> tuple[Gauge, ...]:
+        return (self._phase, self._connect, self._prefill, self._decode, self._slope, self._fixed, self._saving)
 
     def drop_gauges(self, target: str, model: str) -> None:
-        """Remove the phases and rates of a model, because it is not in memory any more."""
-        for metric in (self._phase, self._prefill, self._decode):
+        """Remove what the last probes of a model told, because it is not in memory any more."""
+        for metric in self._gauges:
             metric.remove_by_labels({"target": target, "model": model})
 
     def forget(self, target: str) -> None:
         """Remove every series of a target that is not configured any more."""
-        latencies = (self._ttft, self._itl, self._tpot, self._load)
-        gauges = (self._phase, self._prefill, self._decode, self._success)
-        for metric in (*latencies, *gauges, self._probes, self._cold, self._failures):
+        latencies = (self._ttft, self._answer, self._itl, self._tpot, self._load)
+        counters = (self._probes, self._cold, self._coalesced, self._failures)
+        for metric in (*latencies, *self._gauges, *counters, self._success, self._share):
             metric.remove_by_labels({"target": target})
+
+
+def _set(metric: Gauge, labels: tuple[str, ...], value: float | None) -> None:
+    if value is None:
+        # Unlike remove(), this does not mind a series that is not there.
+        metric.remove_by_labels(dict(zip(metric._labelnames, labels, strict=True)))  # noqa: SLF001 - no public way
+    else:
+        metric.labels(*labels).set(value)
 
 
 def _row(name: str, type_: Type) -> Family:

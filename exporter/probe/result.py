@@ -16,6 +16,10 @@ SHORTEST = 1e-3
 """Seconds; a rate from a shorter duration is noise (Ollama gives 1000 ns for the decode of one token)."""
 
 
+PHASES = ("connect", "queue", "load", "prefill", "decode")
+"""The parts of a probe's time, in their order."""
+
+
 class Reason(enum.StrEnum):
     """Why a probe failed; the `reason` label of `vitals_probe_failures_total`."""
 
@@ -86,7 +90,9 @@ class ProbeResult:
     which the first token was given up, a lower bound of a TTFT.  `gaps`: the ITL of each token after the
     first.  `coalesced`: most pieces of text shared network reads, as behind a buffering proxy, so that there
     is no ITL and no TPOT.  `phases`: connect, queue, load, prefill, decode, whose sum is the time from the
-    start to the last read of the answer.  `at`: Unix time at the end.
+    start to the last read of the answer; empty where the server does not tell its own times.  `at`: Unix time
+    at the end.  `answer_ttft`: the time to the first token of the answer proper where thinking came first.
+    `connect`: name resolution, TCP and TLS, which are in no other figure but `phases`.
     """
 
     at: float
@@ -96,6 +102,8 @@ class ProbeResult:
     error: str = ""
     ttft: float | None = None
     waited: float | None = None
+    answer_ttft: float | None = None
+    connect: float | None = None
     gaps: tuple[float, ...] = ()
     tpot: float | None = None
     coalesced: bool = False
@@ -104,7 +112,13 @@ class ProbeResult:
     prefill_rate: float | None = None
     decode_rate: float | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     output_tokens: int | None = None
+
+    @property
+    def computed_tokens(self) -> int | None:
+        """Prompt tokens that the server had to compute, as far as it tells which it had not."""
+        return None if self.prompt_tokens is None else self.prompt_tokens - (self.cached_tokens or 0)
 
     @property
     def ok(self) -> bool:
@@ -122,8 +136,14 @@ class ProbeResult:
         return self.warmup or self.reloaded
 
 
-def measure(exchange: Exchange, *, at: float, warmup: bool, min_prompt_tokens: int) -> ProbeResult:
-    """Return the figures of an exchange; a failed one has none but `waited`."""
+def measure(
+    exchange: Exchange, *, at: float, warmup: bool, min_prompt_tokens: int, repeated: bool = False
+) -> ProbeResult:
+    """Return the figures of an exchange; a failed one has none but `waited`.
+
+    `repeated`: the prompt had just been asked, so that unless the server says how much of it was cached there
+    is no prefill rate.
+    """
     usage = next((event for event in exchange.events() if isinstance(event, Usage)), Usage())
     duration = exchange.ended - exchange.started
     failure = _failure(exchange, usage, min_prompt_tokens)
@@ -136,21 +156,35 @@ def measure(exchange: Exchange, *, at: float, warmup: bool, min_prompt_tokens: i
     first, last = reads[0].at, reads[-1].at
     ttft = first - exchange.sent
     output = usage.output_tokens
+    streamed = output is not None and output > 1 and len(reads) > 1 and not coalesced
+    tpot = (last - first) / (output - 1) if streamed and output else None
+    # A server that tells no durations is taken at what was seen of it.
+    decode_s = last - first if usage.decode_s is None and streamed else usage.decode_s
+    computed = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
     return ProbeResult(
         at=at,
         duration=duration,
         warmup=warmup,
         ttft=ttft,
+        answer_ttft=_answer_ttft(exchange),
+        connect=exchange.sent - exchange.started,
         gaps=() if coalesced else tuple(_gaps(reads, output)),
-        tpot=(last - first) / (output - 1) if output and output > 1 and len(reads) > 1 and not coalesced else None,
+        tpot=tpot,
         coalesced=coalesced,
         phases=_phases(exchange, usage, ttft, coalesced),
         load=usage.load_s,
-        prefill_rate=_rate((usage.prompt_tokens or 0) - (usage.cached_tokens or 0), usage.prefill_s),
-        decode_rate=_rate((output or 0) - 1, usage.decode_s),
+        prefill_rate=None if repeated and usage.cached_tokens is None else _rate(computed, usage.prefill_s),
+        decode_rate=_rate((output or 0) - 1, decode_s),
         prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
         output_tokens=output,
     )
+
+
+def _answer_ttft(exchange: Exchange) -> float | None:
+    tokens = [(read.at, event.thinking) for read in exchange.reads for event in read.events if isinstance(event, Token)]
+    answer = next((at for at, thinking in tokens if not thinking), None)
+    return answer - exchange.sent if answer is not None and tokens[0][1] else None
 
 
 def _failure(exchange: Exchange, usage: Usage, min_prompt_tokens: int) -> Failure | None:
@@ -164,7 +198,7 @@ def _failure(exchange: Exchange, usage: Usage, min_prompt_tokens: int) -> Failur
     if exchange.failure:
         return exchange.failure
     if not any(isinstance(event, Done) for event in exchange.events()):
-        return Failure(Reason.TRUNCATED_STREAM, "the answer ended without `done`; see the server's log")
+        return Failure(Reason.TRUNCATED_STREAM, "the answer broke off, without `done` or [DONE]; see the server's log")
     if not any(isinstance(event, Token) for event in exchange.events()):
         return Failure(Reason.NO_TOKENS, "the answer has no text; does the model generate text?")
     if usage.prompt_tokens is not None and usage.prompt_tokens < min_prompt_tokens:
@@ -208,21 +242,46 @@ def _phases(exchange: Exchange, usage: Usage, ttft: float, coalesced: bool) -> d
     and prefill are cut where they are more than the TTFT (queue is then 0).  Where reads are coalesced the
     TTFT holds decode too, so decode is the server's word as well and queue what all three leave.
     """
-    if usage.load_s is None or usage.prefill_s is None or (coalesced and usage.decode_s is None):
+    if usage.prefill_s is None or (coalesced and usage.decode_s is None):
         return {}
     total = next(read.at for read in reversed(exchange.reads) if read.events) - exchange.sent
     decode = min(usage.decode_s or 0.0, total) if coalesced else total - ttft
     before = total - decode
-    load = min(usage.load_s, before)
+    load = min(usage.load_s or 0.0, before)
     prefill = min(usage.prefill_s, before - load)
-    return {
-        "connect": exchange.sent - exchange.started,
-        "queue": before - load - prefill,
-        "load": load,
-        "prefill": prefill,
-        "decode": decode,
-    }
+    phases = {"connect": exchange.sent - exchange.started, "queue": before - load - prefill}
+    if usage.load_s is not None:
+        phases["load"] = load
+    return {**phases, "prefill": prefill, "decode": decode}
 
 
 def _rate(tokens: int, seconds: float | None) -> float | None:
     return tokens / seconds if tokens > 0 and seconds is not None and seconds >= SHORTEST else None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What probes of one model with different prompts tell together, in seconds; None is what they do not.
+
+    TTFT = `fixed` + `seconds_per_token` * prompt tokens, a line through two prompt sizes.  `saving`: how much
+    sooner the first token came when the prompt had just been asked.
+    """
+
+    seconds_per_token: float | None = None
+    fixed: float | None = None
+    saving: float | None = None
+
+
+def compare(results: Mapping[str, ProbeResult]) -> Comparison:
+    """Compare probes by kind (small, large, cached) of one turn; a line that falls is noise, and no result."""
+    small, large, cached = (results.get(kind) for kind in ("small", "large", "cached"))
+    slope = fixed = saving = None
+    if small and large and small.ttft and large.ttft and small.computed_tokens and large.computed_tokens:
+        more = large.computed_tokens - small.computed_tokens
+        if more > 0 and large.ttft > small.ttft:
+            slope = (large.ttft - small.ttft) / more
+            fixed = max(small.ttft - slope * small.computed_tokens, 0.0)
+    first = large or small
+    if cached and cached.ttft and first and first.ttft:
+        saving = first.ttft - cached.ttft
+    return Comparison(slope, fixed, saving)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import httpx
 
-from exporter.backends.ollama_api import error_text, explain, read_bounded
+from exporter.backends.ollama_api import build_request, error_text, explain, read_bounded
 from exporter.model import Outcome
 from exporter.probe.events import Dialect, Done, Error, Token
 from exporter.probe.result import Exchange, Failure, Read, Reason, is_overload
@@ -31,6 +33,26 @@ class Deadlines:
 
     first_token: float
     total: float
+
+
+class Sender(Protocol):
+    """Something that sends a request of a dialect to a target and tells what was seen of it."""
+
+    async def __call__(
+        self, target: Target, dialect: Dialect, body: Mapping[str, object], deadlines: Deadlines
+    ) -> Exchange:
+        """Return the exchange; ApiError if a credential cannot be read."""
+        ...
+
+
+def sender(client: httpx.AsyncClient, clock: Callable[[], float] = time.perf_counter) -> Sender:
+    """Return a sender that uses this client, in the event loop that it is called from."""
+
+    async def send(target: Target, dialect: Dialect, body: Mapping[str, object], deadlines: Deadlines) -> Exchange:
+        request = build_request(client, target, dialect.path, body, target.timeout)
+        return await run(client, request, dialect, target, deadlines, clock)
+
+    return send
 
 
 async def run(

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import math
+from collections.abc import Mapping
 
+from exporter.probe.dialects.lines import NANOSECOND, Lines, count, json_object, seconds, text
 from exporter.probe.events import Ask, Done, Error, Event, Token, Usage
-
-MAX_LINE = 4 * 2**20
-"""Bytes of one line: the last one lists every token of the context, about 7 bytes each."""
-
-NANOSECOND = 1e-9
 
 
 class OllamaGenerate:
@@ -19,75 +14,63 @@ class OllamaGenerate:
     path = "/api/generate"
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._lines = Lines()
 
     def body(self, ask: Ask) -> dict[str, object]:
-        """Return the request; no option in it makes Ollama reload the model, as num_ctx would.
+        """Return the request; no option in it makes Ollama reload the model, as num_ctx would."""
+        return {"prompt": ask.prompt, **common_body(ask)}
 
-        The temperature keeps a small model out of a loop: Ollama ends an answer that repeats one token 30 times.
-        """
-        return {
-            "model": ask.model,
-            "prompt": ask.prompt,
-            "stream": True,
-            "keep_alive": ask.keep_alive,
-            "options": {"temperature": 0.8, "seed": 1, "num_predict": ask.max_tokens},
-        }
+    def answer(self, row: Mapping[str, object]) -> tuple[str, str]:
+        """Return a line's thinking and its answer."""
+        return text(row, "thinking"), text(row, "response")
 
     def feed(self, data: bytes) -> list[Event]:
         """Return the events of the lines that these bytes complete."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        events = [event for line in lines for event in _events(line)]
-        if len(self._rest) > MAX_LINE:
-            self._rest = b""
-            events.append(Error(f"a line of more than {MAX_LINE >> 20} MiB", malformed=True))
-        return events
+        try:
+            lines = self._lines.feed(data)
+        except ValueError as error:
+            return [Error(str(error), malformed=True)]
+        return [event for line in lines for event in self._events(line)]
 
     def finish(self) -> list[Event]:
         """Return the events of a last line without a line feed."""
-        line, self._rest = self._rest, b""
-        return _events(line)
+        return [event for line in self._lines.finish() for event in self._events(line)]
+
+    def _events(self, line: bytes) -> list[Event]:
+        if not line.strip():
+            return []
+        row = json_object(line)
+        if isinstance(row, Error):
+            return [row]
+        events: list[Event] = []
+        thinking, answer = self.answer(row)
+        if thinking or answer:
+            # A line is one piece of text, also the one that ends the thinking and begins the answer.
+            events.append(Token(thinking + answer, thinking=not answer))
+        if row.get("done") is True:
+            events += [_usage(row), Done(text(row, "done_reason"))]
+        return events
 
 
-def _events(line: bytes) -> list[Event]:
-    if not line.strip():
-        return []
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        row = None
-    if not isinstance(row, dict):
-        return [Error(f"no JSON object: {line[:80].decode(errors='replace')}", malformed=True)]
-    if row.get("error") is not None:
-        return [Error(str(row["error"]))]
-    events: list[Event] = []
-    thinking, response = (text if isinstance(text, str) else "" for text in (row.get("thinking"), row.get("response")))
-    if thinking or response:
-        # A line is one piece of text, also the one that ends the thinking and begins the answer.
-        events.append(Token(thinking + response, thinking=not response))
-    if row.get("done") is True:
-        events += [_usage(row), Done(str(row.get("done_reason", "")))]
-    return events
+def common_body(ask: Ask) -> dict[str, object]:
+    """Return what requests to /api/generate and /api/chat share.
+
+    The temperature keeps a small model out of a loop: Ollama ends an answer that repeats one token 30 times.
+    """
+    body: dict[str, object] = {
+        "model": ask.model,
+        "stream": True,
+        "options": {"temperature": 0.8, "seed": 1, "num_predict": ask.max_tokens},
+    }
+    return body if ask.keep_alive is None else body | {"keep_alive": ask.keep_alive}
 
 
-def _usage(row: dict[str, object]) -> Usage:
-    def number(key: str, unit: float = 1.0) -> float | None:
-        match row.get(key):
-            case bool():
-                return None
-            case int() | float() as value if 0 <= value < math.inf:
-                return value * unit
-        return None
-
-    def count(key: str) -> int | None:
-        value = number(key)
-        return None if value is None else int(value)
-
+def _usage(row: Mapping[str, object]) -> Usage:
     return Usage(
-        prompt_tokens=count("prompt_eval_count"),
-        cached_tokens=count("prompt_eval_cached_count"),
-        output_tokens=count("eval_count"),
-        load_s=number("load_duration", NANOSECOND),
-        prefill_s=number("prompt_eval_duration", NANOSECOND),
-        decode_s=number("eval_duration", NANOSECOND),
+        prompt_tokens=count(row, "prompt_eval_count"),
+        cached_tokens=count(row, "prompt_eval_cached_count"),
+        output_tokens=count(row, "eval_count"),
+        load_s=seconds(row, "load_duration", NANOSECOND),
+        prefill_s=seconds(row, "prompt_eval_duration", NANOSECOND),
+        decode_s=seconds(row, "eval_duration", NANOSECOND),
     )
