@@ -1,0 +1,238 @@
+"""What the pass-through proxy adds to a stream, against direct access and against nginx as a plain reverse proxy.
+
+Server, clients, proxy and nginx are processes of their own on this machine, and the three ways are measured in turn
+in one run, so the differences and ratios hold where the absolute times do not.  The proxy is the whole exporter, which
+is scraped as often as by the Prometheus of docker-compose.yml.  The comparison needs nginx (apt-get install
+nginx-light).  On a machine that has other work, `chrt -f 10 python -m bench proxy` keeps that out of the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import _proxy_peers as peers
+from bench._proxy_peers import Seen
+
+NGINX = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/f;
+  uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s; keepalive_requests 1000000;
+  upstream server {{ server 127.0.0.1:{server}; keepalive 512; keepalive_requests 1000000; }}
+  server {{
+    listen 127.0.0.1:{listen} backlog=1024;
+    location / {{
+      proxy_pass http://server; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_request_buffering off;
+    }}
+  }}
+}}
+"""
+CONFIG = """
+listen: 127.0.0.1:{metrics}
+targets:
+  - {{name: o, url: "http://127.0.0.1:{server}", backend: ollama, probe: {{enabled: false}},
+     proxy: {{listen: "127.0.0.1:{listen}", slots: 256}}}}
+"""
+
+
+SCRAPE_EVERY = 5.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to the server: the port that clients use and the process that is on the way."""
+
+    name: str
+    port: int
+    pid: int | None
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench proxy", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each way is measured, in turn")
+    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of a measurement of delays")
+    parser.add_argument("--requests", type=int, default=10_000, help="requests of the search for growth")
+    options = parser.parse_args(argv)
+    with contextlib.ExitStack() as stack:
+        ways = stack.enter_context(_ways())
+        _delays(ways, options.rounds, options.seconds)
+        _throughput(ways, options.rounds)
+        _memory(ways)
+        _slow_client(ways[-1], options.seconds)
+        _growth(ways[-1], options.requests)
+    return 0
+
+
+def _delays(ways: Sequence[Way], rounds: int, seconds: float) -> None:
+    """Print how much later the first line and each line arrive with 32 streams of 50 lines/s."""
+    lines = int(seconds / 0.02)
+    seen = {way.name: Seen() for way in ways}
+    for _ in range(rounds):
+        for way in ways:
+            one = asyncio.run(peers.load(way.port, 32, lines, 0.02))
+            first = asyncio.run(peers.load(way.port, 1, 1, 0.0, times=300)).first
+            seen[way.name].delays += one.delays
+            seen[way.name].first += first
+    print(f"32 streams of 50 tokens/s each, {rounds} x {seconds:g} s; ms, and what the way adds to direct access")
+    print(f"{'':>8} {'TTFT p50':>17} {'TTFT p99':>17} {'chunk p50':>17} {'chunk p99':>17}")
+    base = seen["direct"]
+    for name, one in seen.items():
+        cells = [
+            (_quantile(values, q), _quantile(values, q) - _quantile(direct, q))
+            for values, direct in ((one.first, base.first), (one.delays, base.delays))
+            for q in (0.5, 0.99)
+        ]
+        print(f"{name:>8} " + " ".join(f"{value:>8.3f} {added:>+8.3f}" for value, added in cells))
+    if "nginx" in seen:
+        ratios = [
+            _quantile(getattr(seen["proxy"], what), q) / _quantile(getattr(seen["nginx"], what), q)
+            for what in ("first", "delays")
+            for q in (0.5, 0.99)
+        ]
+        print("proxy / nginx:" + " ".join(f"{ratio:>17.2f}" for ratio in ratios))
+
+
+def _throughput(ways: Sequence[Way], rounds: int) -> None:
+    print("tokens/s as fast as it goes, one network read a token at the server")
+    for streams in (1, 32, 256):
+        lines = 40_000 // streams
+        rates = {}
+        for way in ways:
+            best = 0.0
+            for _ in range(rounds):
+                start = time.monotonic()
+                seen = asyncio.run(peers.load(way.port, streams, lines, 0.0))
+                best = max(best, seen.lines / (time.monotonic() - start))
+                if seen.lines != streams * lines:
+                    raise RuntimeError(f"{way.name}: {seen.lines} of {streams * lines} lines arrived")
+            rates[way.name] = best
+        text = "  ".join(f"{name} {rate:>7.0f}" for name, rate in rates.items())
+        ratio = f"  nginx / proxy {rates['nginx'] / rates['proxy']:.2f}" if "nginx" in rates else ""
+        print(f"{streams:>8} streams: {text}{ratio}")
+
+
+def _memory(ways: Sequence[Way]) -> None:
+    """Print how much a stream takes, from 256 idle ones."""
+
+    async def with_streams(way: Way) -> float:
+        task = asyncio.create_task(peers.load(way.port, 256, 8, 0.5))
+        await asyncio.sleep(2.5)
+        held = _rss(way.pid)
+        await task
+        return held
+
+    for way in ways:
+        if way.pid is not None:
+            before = _rss(way.pid)
+            held = asyncio.run(with_streams(way))
+            print(f"{way.name}: {before / 1e6:.1f} MB, with 256 streams {(held - before) / 256 / 1e3:.1f} kB a stream")
+
+
+def _slow_client(way: Way, seconds: float) -> None:
+    lines = int(seconds / 0.02)
+    alone = asyncio.run(peers.load(way.port, 32, lines, 0.02))
+    beside = asyncio.run(peers.load(way.port, 32, lines, 0.02, stalled=8))
+    print(
+        f"chunk p99 of 32 streams alone {_quantile(alone.delays, 0.99):.3f} ms, beside 8 clients that read nothing "
+        f"of an endless answer {_quantile(beside.delays, 0.99):.3f} ms"
+    )
+
+
+def _growth(way: Way, requests: int) -> None:
+    asyncio.run(peers.load(way.port, 10, 20, 0.0, times=100))
+    before = _rss(way.pid)
+    start = time.monotonic()
+    asyncio.run(peers.load(way.port, 10, 20, 0.0, times=requests // 10))
+    took = time.monotonic() - start
+    grown = (_rss(way.pid) - before) / 1e3
+    print(f"{requests} requests of 20 tokens after 1000 others: {grown:+.0f} kB, at {requests / took:.0f} requests/s")
+
+
+@contextlib.contextmanager
+def _ways() -> Iterator[list[Way]]:
+    """Start the server, nginx if it is there, and the exporter; end them."""
+    server, front, listen, metrics = _free_ports(4)
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=_serve, args=(server,), daemon=True)]
+    children[0].start()
+    processes: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            ways = [Way("direct", server, None)]
+            if binary := shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin"):
+                config = folder / "nginx.conf"
+                config.write_text(NGINX.format(folder=folder, server=server, listen=front))
+                processes.append(subprocess.Popen([binary, "-c", str(config)]))
+                _wait(front)
+                worker = Path(f"/proc/{processes[0].pid}/task/{processes[0].pid}/children").read_text().split()
+                ways.append(Way("nginx", front, int(worker[0])))
+            else:
+                print("no nginx here, so no comparison with it: apt-get install nginx-light")
+            (folder / "vitals.yml").write_text(CONFIG.format(metrics=metrics, server=server, listen=listen))
+            command = [sys.executable, "-m", "exporter", "--config", str(folder / "vitals.yml"), "--log-level", "error"]
+            processes.append(subprocess.Popen(command))
+            _wait(listen)
+            children.append(fork.Process(target=_scrape, args=(metrics,), daemon=True))
+            children[1].start()
+            yield [*ways, Way("proxy", listen, processes[-1].pid)]
+        finally:
+            for child in children:
+                child.kill()
+            for process in processes:
+                process.terminate()
+                process.wait(timeout=10)
+
+
+def _serve(port: int) -> None:
+    asyncio.run(peers.serve(port))
+
+
+def _scrape(port: int) -> None:
+    while True:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            answer.read()
+        time.sleep(SCRAPE_EVERY)
+
+
+def _wait(port: int) -> None:
+    end = time.monotonic() + 20
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def _quantile(values: Sequence[int], q: float) -> float:
+    """Return a quantile of nanoseconds in milliseconds."""
+    return sorted(values)[min(int(q * len(values)), len(values) - 1)] / 1e6
+
+
+def _rss(pid: int | None) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
