@@ -1,0 +1,1 @@
+"""What memory bandwidth and KV bytes say a number means, and the one thing to change."""
