@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import sys
+from dataclasses import replace
 
 from exporter.config import Config, Listen, ProbeSettings, Target, parse_listen
 from exporter.serve import serve
 from exporter.simulator import simulate, stage
 from exporter.simulator.clock import RealClock
+from exporter.simulator.ollama import OllamaServer
+from exporter.simulator.vllm import VllmServer
 
 log = logging.getLogger(__name__)
 
-_PROBES = ProbeSettings(interval=15.0)
+_PROBES = ProbeSettings(interval=15.0, max_share=0.2)
 """Probes come often here: a newcomer wants to see them, and nobody is disturbed."""
 
 
@@ -43,9 +47,7 @@ async def run(args: argparse.Namespace) -> int:
 
 async def _with_exporter(made: stage.Stage, args: argparse.Namespace) -> int:
     listen = args.listen or parse_listen("127.0.0.1:10434")
-    targets = tuple(
-        Target(name=actor.kind, url=actor.server.url, backend=actor.kind, probe=_PROBES) for actor in made.actors
-    )
+    targets = tuple(_target(actor, args.speed) for actor in made.actors)
     config = Config(listen, targets)
     sys.stdout.write(_welcome(made, listen))
     sys.stdout.flush()
@@ -62,6 +64,25 @@ async def _with_exporter(made: stage.Stage, args: argparse.Namespace) -> int:
         if isinstance(result, Exception):
             raise result
     return code if isinstance(code, int) else 0
+
+
+def _target(actor: stage.Actor, speed: float) -> Target:
+    """Return a server as a target, with what it runs on; in a faster simulation memory is that much faster too."""
+    server = actor.server
+    target = Target(name=actor.kind, url=server.url, backend=actor.kind, probe=_PROBES)
+    if not isinstance(server, VllmServer | OllamaServer):
+        return target
+    target = replace(target, memory_bandwidth_gb_s=server.settings.device.bandwidth * speed / 1e9)
+    if isinstance(server, OllamaServer):  # It tells about its models itself.
+        return target
+    model = server.settings.model
+    shape = {
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+    }
+    return replace(target, weight_bytes=model.weight_bytes, model_config=json.dumps(shape))
 
 
 def _welcome(made: stage.Stage, listen: Listen) -> str:

@@ -58,7 +58,7 @@ EPISODES: tuple[Episode, ...] = (
             {"vllm": Load(0.8), "ollama": Load(0.05)}, _huge_prompt),
     Episode("kv-exhausted", 90, "more conversations than KV blocks; requests wait and are preempted",
             {"vllm": Load(2.5, AZURE_CONVERSATION), "ollama": Load(0.22)}),
-    Episode("recovered", 120, "the rush is over and the queue drains", _CALM),
+    Episode("recovered", 240, "the rush is over and the queue drains", _CALM),
     Episode("killed", 120, "both servers die, are away, and come back empty", _CALM, _kill),
     Episode("cold-start", 90, "Ollama has unloaded its model, vLLM starts again", _CALM, _cool),
 )  # fmt: skip

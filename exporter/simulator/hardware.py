@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from exporter.physics import devices
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -66,10 +68,15 @@ def step_cost(device: Device, model: Model, tokens: int, context: int, attention
     return Cost(flops, read, model.kv_bytes_per_token * tokens, max(compute, read / device.bandwidth))
 
 
-# Dense BF16/FP16 FLOP/s, bandwidth and memory of the vendors' data sheets.
-H100 = Device("H100 SXM", 3350e9, 989e12, 80e9)
-A10 = Device("A10", 600e9, 125e12, 24e9)
-RTX_3060 = Device("RTX 3060", 360e9, 51e12, 12e9, disk_bandwidth=1.5e9)
+def device(name: str, flops: float, memory: float, disk_bandwidth: float = 2e9) -> Device:
+    """Return a device with the memory bandwidth of exporter/physics/devices.yml; ValueError if it is not there."""
+    return Device(name, devices.find(name).bandwidth, flops, memory, disk_bandwidth=disk_bandwidth)
+
+
+# Dense BF16/FP16 FLOP/s and memory of the vendors' data sheets.
+H100 = device("NVIDIA H100 SXM", 989e12, 80e9)
+A10 = device("NVIDIA A10", 125e12, 24e9)
+RTX_3060 = device("NVIDIA RTX 3060", 51e12, 12e9, disk_bandwidth=1.5e9)
 
 # Shapes of the models' published configurations; weights at 2 bytes a parameter, and as a 4-bit file.
 LLAMA_3_1_8B = Model("meta-llama/Llama-3.1-8B-Instruct", 16.06e9, 8.03e9, 32, 32, 8, 128)

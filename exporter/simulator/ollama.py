@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import random
 from collections.abc import Awaitable, Callable
+from email.utils import formatdate
 
 from aiohttp import web
 
@@ -96,9 +97,12 @@ class OllamaServer(Server):
         if not self._host_allowed(request.host):
             return web.Response(status=403)
         try:
-            return await handler(request)
+            response = await handler(request)
         except web.HTTPNotFound:
-            return web.Response(text="404 page not found", status=404)
+            response = web.Response(text="404 page not found", status=404)
+        if not response.prepared:
+            response.headers["Date"] = formatdate(self.clock.unix(self.clock.now()), usegmt=True)
+        return response
 
     def _host_allowed(self, host: str) -> bool:
         """Apply the rule against DNS rebinding: on a loopback address only names of this machine are served."""
