@@ -1,0 +1,107 @@
+"""The demo's episodes, read by the exporter and by a real Prometheus with the recording rules.
+
+The vLLM's users and troubles come ten times as fast.  The Ollama keeps to the clock, because the exporter does: a model
+that expires ten times as fast is a model loaded anew to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sys
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prometheus.build.files import rule_files
+from prometheus.build.settings import Settings
+from tests.real.servers import free_port, get, process, query, wait_until
+
+TARGETS = ("vllm", "ollama")
+OPTIONS = {
+    "vllm": ["--ollama", "off", "--speed", "10"],
+    "ollama": ["--vllm", "off", "--episode", "calm"],
+}
+LONGEST = 240
+"""Seconds until the vLLM was killed and is back and both have been probed: all episodes take 66."""
+
+SHAPE = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+
+
+@contextlib.contextmanager
+def playing(folder: Path) -> Iterator[str]:
+    """Play all episodes once; yield the URL of the Prometheus that saw them."""
+    binary = shutil.which("prometheus")
+    if binary is None:
+        pytest.skip("prometheus is not on PATH")
+    ports = {name: free_port() for name in (*TARGETS, "exporter", "prometheus")}
+    at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+    simulators = [
+        [sys.executable, "-m", "exporter.simulator", f"--{name}", at[name], *OPTIONS[name]] for name in TARGETS
+    ]
+    exporter = [sys.executable, "-m", "exporter", "--config", str(_exporter(folder, at))]
+    prometheus = [
+        binary, f"--config.file={_prometheus(folder, at)}", f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={at['prometheus']}",
+    ]  # fmt: skip
+    url = f"http://{at['prometheus']}"
+    with (
+        process(simulators[0], folder / "vllm.log") as servers,
+        process(simulators[1], folder / "ollama.log"),
+        process(exporter, folder / "exporter.log"),
+        process(prometheus, folder / "prometheus.log"),
+    ):
+        preempted = "max(max_over_time(target_model:vitals_preemptions:rate5m[5m])) > 0"
+        back = "min(min_over_time(vitals_target_up[5m])) == 0 and min(vitals_target_up) == 1"
+        probed = (
+            "count(target_model:vitals_probe_time_to_first_token_seconds:p50_bounded_rate5m) == 2"
+            ' and on () vitals_probe_phase_seconds{target="ollama"}'
+            " and on () vitals_probe_alone_decode_tokens_per_second"
+        )
+        wait_until("Prometheus is ready", lambda: "Ready" in get(f"{url}/-/ready"), 60, servers)
+        wait_until(
+            "the episodes have been played",
+            lambda: bool(query(url, f"{preempted} and {back} and {probed}")),
+            LONGEST,
+            servers,
+        )
+        yield url
+
+
+def _exporter(folder: Path, at: dict[str, str]) -> Path:
+    file = folder / "vitals.yml"
+    devices: dict[str, dict[str, object]] = {
+        "vllm": {"device": "NVIDIA A10", "weight_bytes": 16.06e9, "model_config": SHAPE},
+        "ollama": {"device": "NVIDIA RTX 3060"},
+    }
+    targets = [{"name": name, "url": f"http://{at[name]}", **devices[name]} for name in TARGETS]
+    probe = {"interval": "1s", "max_share": 1, "timeout": "10s", "first_token_timeout": "10s"}
+    config = {"listen": at["exporter"], "defaults": {"probe": probe}, "targets": targets}
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return file
+
+
+def _prometheus(folder: Path, at: dict[str, str]) -> Path:
+    for name, text in rule_files(Settings(interval="1s")).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    file = folder / "prometheus.yml"
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(folder / name) for name in ("load.yml", "latency.yml", "bounds.yml")],
+        "scrape_configs": [{"job_name": Settings().job, "static_configs": [{"targets": [at["exporter"]]}]}],
+    }
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return file
+
+
+def series(prometheus: str, promql: str, range_s: int, now: float) -> list[Any]:
+    """Return what a query over the last seconds gives."""
+    parameters = {"query": promql, "start": now - range_s, "end": now, "step": 1}
+    answer = json.loads(get(f"{prometheus}/api/v1/query_range?{urllib.parse.urlencode(parameters)}"))
+    assert answer["status"] == "success", answer
+    return list(answer["data"]["result"])
