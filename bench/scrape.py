@@ -25,7 +25,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.app import App
-from exporter.config import Config, Listen, Target
+from exporter.config import Config, Listen, ProbeSettings, Target
 from exporter.relay.render import exposition
 
 PAGE = Path(__file__).parent.parent / "tests" / "fixtures" / "vllm" / "0.32.0-real-after-bench.prom"
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     options = parser.parse_args(argv)
     page = options.page.read_text(encoding="utf-8")
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
-    server = multiprocessing.get_context("fork").Process(target=_serve, args=(listener, page), daemon=True)
+    server = multiprocessing.get_context("fork").Process(target=serve_page, args=(listener, page), daemon=True)
     server.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     try:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _serve(listener: socket.socket, page: str) -> None:
+def serve_page(listener: socket.socket, page: str) -> None:
     """Serve the page; every counter and bucket grows from one variant to the next, as on a busy server."""
 
     def grown(step: int) -> bytes:
@@ -94,7 +94,9 @@ def _parser_alone(page: str) -> float:
 
 async def _whole_way(url: str, count: int, rounds: int) -> tuple[float, int]:
     """Return the median CPU milliseconds a target of a steady scrape, and the bytes of its answer."""
-    config = Config(Listen("127.0.0.1", 0), tuple(Target(f"t{i}", url, backend="vllm") for i in range(count)))
+    unprobed = ProbeSettings(enabled=False)  # The page's server has no API to probe.
+    targets = (Target(f"t{i}", url, backend="vllm", probe=unprobed) for i in range(count))
+    config = Config(Listen("127.0.0.1", 0), tuple(targets))
     app = App(config, lambda: config)
     await app.start()
     costs: list[float] = []

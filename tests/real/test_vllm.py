@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.catalogue import FAMILIES, Kind
 from tests.real.conftest import Vllm
 from tests.real.servers import get, process, query, wait_until
 from tests.real.tap import Tap
@@ -33,12 +34,15 @@ SCALARS = {
     "vitals_preemptions_total": "vllm:num_preemptions_total",
     "vitals_prefix_cache_queries_tokens_total": "vllm:prefix_cache_queries_total",
     "vitals_prefix_cache_hits_tokens_total": "vllm:prefix_cache_hits_total",
+    "vitals_estimated_read_bytes_per_gpu_total": "vllm:estimated_read_bytes_per_gpu_total",
 }
 PAIRS = SCALARS | {
     ours + suffix: theirs + suffix for ours, theirs in HISTOGRAMS.items() for suffix in ("_bucket", "_sum", "_count")
 }
 RENAMED = {"model_name": "model", "finished_reason": "reason"}
-WORKED_OUT = {"vitals_engine_asleep", "vitals_kv_cache_capacity_tokens"}
+WORKED_OUT = {"vitals_engine_asleep", "vitals_kv_cache_capacity_tokens"} | {
+    name for family in FAMILIES if family.kind in (Kind.ARITHMETIC, Kind.MEASURED) for name in family.sample_names
+}
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
