@@ -68,7 +68,7 @@ def test_the_sections_come_in_the_order_a_newcomer_needs_them() -> None:
 
 @pytest.mark.readme("make test")
 def test_the_gate_runs_the_command_for_tests(typed: str) -> None:
-    assert re.search(rf'^stage "[^"]*" {typed}$', (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(rf"^{typed}$", (ROOT / ".ci/run").read_text(encoding="utf-8"), re.MULTILINE)
 
 
 @pytest.mark.readme("make rules")
