@@ -59,7 +59,7 @@ class App:
         self._instruments = Instruments(self.registry)
         self._session: aiohttp.ClientSession | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._probing: dict[str, asyncio.Task[None]] = {}
+        self._probing: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._streams: StreamThread | None = None
         self._looking: asyncio.Task[None] | None = None
         self._retired: list[ObservingProxy] = []
@@ -155,8 +155,8 @@ class App:
         return state
 
     async def _drop(self, state: TargetState) -> None:
-        if task := self._probing.pop(state.target.name, None):
-            await _end({task})
+        if probing := self._probing.pop(state.target.name, None):
+            await _end({probing[1]})
         if state.proxy is not None:
             await state.proxy.retire()
             self._retired.append(state.proxy)  # Its users' streams go on to their end.
@@ -172,10 +172,15 @@ class App:
             await self.poll(budget_s=60.0)
 
     def _probe_what_answers(self) -> None:
-        """Start probing the targets that turned out to be an engine."""
+        """Start probing the targets that turned out to be an engine, or now turn out to be another one."""
         for name, state in self.states.items():
-            if state.backend != UNKNOWN and state.wanted and _probed(state.target) and name not in self._probing:
-                self._probing[name] = self._spawn(self._probe(state), f"probe {name}")
+            if state.backend == UNKNOWN or not state.wanted or not _probed(state.target):
+                continue
+            backend, task = self._probing.get(name, (UNKNOWN, None))
+            if backend != state.backend:
+                if task is not None:
+                    task.cancel()
+                self._probing[name] = state.backend, self._spawn(self._probe(state), f"probe {name}")
 
     async def _probe(self, state: TargetState) -> None:
         """Probe a target until cancelled; a bug in the probes is logged and costs a minute, not the probes."""

@@ -7,7 +7,7 @@ import json
 from aiohttp import web
 
 from exporter.config import DEFAULT_LISTEN, Config, ProbeSettings, Target
-from tests.peers import PAGE, Engine, serving
+from tests.peers import PAGE, Engine, Ollama, serving
 from tests.running import Running, running
 
 SLEEPING = PAGE.replace('sleep_state="awake"} 1.0', 'sleep_state="awake"} 0.0')
@@ -79,3 +79,13 @@ async def test_the_last_failures_text_is_on_the_debug_page_and_its_reason_is_cou
         _, _, html = await exporter.get("/debug/a")
         assert (await exporter.series("vitals_probe_failures_total", reason="overload"))["a"] >= 1
     assert "overload: HTTP 503 the queue is full &lt;of it&gt;" in html
+
+
+async def test_another_engine_at_the_same_place_is_probed_as_what_it_is_now() -> None:
+    place = Ollama()
+    place.metrics = PAGE
+    async with serving(place), running(Config(DEFAULT_LISTEN, (Target("a", place.url, probe=PROBE),))) as exporter:
+        await exporter.until(lambda found: any(sample.labels.get("backend") == "vllm" for sample in found))
+        place.metrics = ""
+        await exporter.until(lambda found: place.asked.get("/api/generate", 0) > 0)
+        await probes(exporter)
