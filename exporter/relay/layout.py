@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from exporter.backends import Merge
 from exporter.catalogue import render_labels
 from exporter.model import Sample
 
 Labels = tuple[tuple[str, str], ...]
+
+PLACE = "{\n"
+"""Where a target's own labels go: within a line of the text format there is no line feed, so nothing else looks so."""
 
 DECIMAL = "0123456789.eE+-"
 """The characters of an ordinary value; with finite floats they make text that may be passed on as it is."""
@@ -96,6 +99,7 @@ class Layout:
         self._computed = [output.value for output in outputs if isinstance(output.value, Computed)]
         self._constants = [(output, output.value) for output in outputs if isinstance(output.value, str)]
         self._histograms = list(_histograms(self._ordered))
+        self._parts = tuple(self._without_target())
         self.wanted: list[int] = [output.value for output in passed if isinstance(output.value, int)]
         for computed in self._computed:
             self.wanted.extend(computed.slots())
@@ -135,20 +139,18 @@ class Layout:
 
     def parts(self, backend: str, target: str) -> tuple[Part, ...]:
         """Return the text around the values, with a target's labels."""
+        own = render_labels((("target", target), ("backend", backend))).replace("%", "%%")
+        return tuple(replace(part, template=part.template.replace(PLACE, "{" + own)) for part in self._parts)
 
-        def line(output: Output, value: str) -> str:
-            labels = render_labels((("target", target), ("backend", backend), *output.labels))
-            return f"{output.name}{{{labels}}}".replace("%", "%%") + f" {value}\n"
-
-        parts = []
+    def _without_target(self) -> Iterator[Part]:
         start = 0
         for stop, output in enumerate(self._ordered, 1):
             if stop == len(self._ordered) or self._ordered[stop].family != output.family:
-                template = "".join(line(item, "%s") for item in self._ordered[start:stop])
-                parts.append(Part(output.family, template, start, stop))
+                template = "".join(_line(item, "%s") for item in self._ordered[start:stop])
+                yield Part(output.family, template, start, stop)
                 start = stop
-        parts += [Part(output.family, line(output, value), 0, 0) for output, value in self._constants]
-        return tuple(parts)
+        for output, value in self._constants:
+            yield Part(output.family, _line(output, value), 0, 0)
 
     def _slots_of(self, histogram: Histogram) -> Iterator[int]:
         for output in self._ordered[histogram.start : histogram.count + 1]:
@@ -156,6 +158,11 @@ class Layout:
                 yield output.value
             elif isinstance(output.value, Computed):
                 yield from output.value.slots()
+
+
+def _line(output: Output, value: str) -> str:
+    labels = render_labels(output.labels)
+    return (output.name + PLACE + ("," if labels else "") + labels + "} ").replace("%", "%%") + value + "\n"
 
 
 def blocks(parts: Iterable[Part], out: Sequence[str]) -> dict[str, str]:

@@ -6,12 +6,16 @@ from dataclasses import dataclass, replace
 
 from exporter.backends import Backend, Feed
 from exporter.catalogue import bound_text
+from exporter.model import Report
 from exporter.relay.layout import Layout
 from exporter.relay.line import NUMBER, parse_comment, parse_line, parse_name
 from exporter.relay.planner import Planner, Series
 
 MAX_LINES = 100_000
 """Lines remembered per engine, about 30 MB; then all is forgotten, so that changing labels cannot fill the memory."""
+
+MAX_SHAPES = 16
+"""Shapes that a page of unknown shape is compared with: as many kinds of server as a fleet is likely to have."""
 
 MAX_LAYOUTS = 256
 """Layouts kept per engine: one for each set of series that pages have or had."""
@@ -42,16 +46,33 @@ class BadLineError(ValueError):
         self.ours = ours
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All but the values of a page that was read without a fault; a page of the same shape needs no reading of lines.
+
+    `keys`: what stands before the last blank, line by line.  `others`: lines that are only the same if they
+    are so to the end (blank lines, and comments whose last word matters), with their numbers in `others_at`.
+    `wanted_at`: the lines whose values the layout wants, in its order; `unwanted_at`: mapped lines that it does not.
+    """
+
+    keys: list[str]
+    others: list[str]
+    others_at: list[int]
+    wanted_at: list[int]
+    unwanted_at: list[int]
+    layout: Layout
+    report: Report
+
+
 class Memory:
     """The lines of one engine's pages, whichever target's: servers of one model have the same.
 
     Slots number what is remembered: from 0 up the series that feed something (`series`), below 0 the
     families that are skipped (slot -1 - i is `ignored[i]`).  `slots` finds them by what stands before a line's
-    last blank.  `generation` grows when all is forgotten; slots of before mean nothing then.
+    last blank.  `shapes`: the last shapes of pages that were met, the newest first.
     """
 
     def __init__(self, backend: Backend, max_lines: int = MAX_LINES) -> None:
-        self.generation = 0
         self._backend = backend
         self._max_lines = max_lines
         self._forget()
@@ -60,6 +81,7 @@ class Memory:
         self.slots: dict[str, int] = {}
         self.series: list[Series] = []
         self.ignored: list[Ignored] = []
+        self.shapes: list[Shape] = []
         self._series_index: dict[tuple[str, tuple[tuple[str, str], ...]], int] = {}
         self._ignored_index: dict[Ignored, int] = {}
         self._layouts: dict[tuple[frozenset[int], frozenset[tuple[str, str]]], Layout] = {}
@@ -69,7 +91,10 @@ class Memory:
         """Forget everything if so many new lines could be too many."""
         if self.slots and len(self.slots) + lines > self._max_lines:
             self._forget()
-            self.generation += 1
+
+    def add_shape(self, shape: Shape) -> None:
+        """Remember a shape, so that another target's page may be found to have it."""
+        self.shapes = [shape, *self.shapes[: MAX_SHAPES - 1]]
 
     def layout(self, present: frozenset[int], units: dict[str, str]) -> Layout:
         """Return the layout for a set of series; `units`: what HELP calls the unit of sources that have changed it."""

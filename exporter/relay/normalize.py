@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from exporter.backends import Backend
 from exporter.model import Outcome, Readings, Report, Sample
 from exporter.relay.layout import Layout, Part, blocks
 from exporter.relay.line import NUMBER
-from exporter.relay.memory import BadLineError, Ignored, Memory
+from exporter.relay.memory import BadLineError, Ignored, Memory, Shape
 
 SHOWN_BAD_LINES = 20
 """How many bad lines a report keeps, each cut to 200 characters; all are counted."""
@@ -48,23 +48,6 @@ class PageReadings:
         return self.layout.samples(self.out)
 
 
-@dataclass(frozen=True, slots=True)
-class _Steady:
-    """What a page looked like that went through well, so that the next one can be checked against it.
-
-    `others`: the lines that are not known by what stands before their last blank.  `slots`: the series in the
-    page's order, and `pick`: where in that order the values are that the layout wants.
-    """
-
-    lines: int
-    others: list[str]
-    slots: list[int]
-    pick: list[int]
-    layout: Layout
-    parts: tuple[Part, ...]
-    page: Page
-
-
 def normalize(text: str, backend: Backend, target: str) -> Page:
     """Read one page, without memory."""
     return PageReader(backend, target, Memory(backend)).read(text)
@@ -77,8 +60,8 @@ class PageReader:
         self._backend = backend
         self._target = target
         self._memory = memory
-        self._generation = memory.generation
-        self._steady: _Steady | None = None
+        self._shape: Shape | None = None
+        self._parts: tuple[Part, ...] = ()
 
     def read(self, text: str) -> Page:
         """Read a page; never raises for what is on it."""
@@ -87,39 +70,35 @@ class PageReader:
         if "\r" in text:
             text = text.replace("\r\n", "\n")
         lines = text.rstrip("\n").split("\n")
-        if self._generation != self._memory.generation:
-            self._generation, self._steady = self._memory.generation, None
-        return self._read_steady(lines) or self._read_carefully(text, lines)
+        return self._read_known(lines) or self._read_carefully(text, lines)
 
-    def _read_steady(self, lines: list[str]) -> Page | None:
-        """Read a page that differs from the last one in values alone; None if it does not."""
-        steady = self._steady
-        if steady is None or len(lines) != steady.lines:
-            return None
-        find = self._memory.slots.get
-        slots: list[int] = []
-        others: list[str] = []
-        texts: list[str] = []
-        for line in lines:
-            key, _, text = line.rpartition(" ")
-            slot = find(key)
-            if slot is None:
-                others.append(line)
-            elif slot >= 0:
-                slots.append(slot)
-                texts.append(text)
-        if slots != steady.slots or others != steady.others:
+    def _read_known(self, lines: list[str]) -> Page | None:
+        """Read a page that differs in values alone from one met before, of this target or another; else None."""
+        cut = [line.rpartition(" ") for line in lines]
+        keys = [piece[0] for piece in cut]
+        shape = next((shape for shape in self._known_shapes() if keys == shape.keys), None)
+        if shape is None or [lines[at] for at in shape.others_at] != shape.others:
             return None
         try:
-            out, infinite, broken = steady.layout.fill([texts[at] for at in steady.pick])
+            out, infinite, broken = shape.layout.fill([cut[at][2] for at in shape.wanted_at])
         except ValueError:
             return None
-        if infinite or broken:
+        if infinite or broken or not all(NUMBER.fullmatch(cut[at][2]) for at in shape.unwanted_at):
             return None
-        return replace(steady.page, readings=PageReadings(steady.layout, steady.parts, out))
+        self._take(shape)
+        return Page(Outcome.OK, PageReadings(shape.layout, self._parts, out), shape.report)
+
+    def _known_shapes(self) -> Iterator[Shape]:
+        if self._shape is not None:
+            yield self._shape
+        yield from self._memory.shapes
+
+    def _take(self, shape: Shape) -> None:
+        if shape is not self._shape:
+            self._shape = shape
+            self._parts = shape.layout.parts(self._backend.name, self._target)
 
     def _read_carefully(self, text: str, lines: list[str]) -> Page:
-        self._steady = None
         if not text.strip():
             return Page(Outcome.EMPTY, detail="the page is empty")
         if kind := _other_format(text):
@@ -183,23 +162,32 @@ class PageReader:
         for reason, count in layout.dropped.items():
             dropped[reason] += count
         dropped = {reason: count for reason, count in dropped.items() if count}
-        parts = layout.parts(self._backend.name, self._target)
         report = replace(report, sources=layout.sources, dropped=dropped)
-        page = Page(Outcome.OK, PageReadings(layout, parts, out), report)
-        if clean:
-            self._remember(lines, order, layout, parts, page)
-        return page
+        shape = self._shape_of(lines, order, layout, report) if clean else None
+        if shape is not None:
+            self._memory.add_shape(shape)
+            self._take(shape)
+        parts = self._parts if shape is not None else layout.parts(self._backend.name, self._target)
+        return Page(Outcome.OK, PageReadings(layout, parts, out), report)
 
-    def _remember(
-        self, lines: list[str], order: list[int], layout: Layout, parts: tuple[Part, ...], page: Page
-    ) -> None:
-        found = [(line, self._memory.slots.get(line.rpartition(" ")[0])) for line in lines]
-        slots = [slot for _, slot in found if slot is not None and slot >= 0]
-        if slots == order:  # Else a series stands on a line that cannot be remembered, such as one with a timestamp.
-            others = [line for line, slot in found if slot is None]
-            at = {slot: position for position, slot in enumerate(order)}
-            pick = [at[slot] for slot in layout.wanted]
-            self._steady = _Steady(len(lines), others, order, pick, layout, parts, page)
+    def _shape_of(self, lines: list[str], order: list[int], layout: Layout, report: Report) -> Shape | None:
+        """Return a page's shape; None if a series stands on a line with more than a value, such as a timestamp."""
+        keys = [line.rpartition(" ")[0] for line in lines]
+        slots = [self._memory.slots.get(key) for key in keys]
+        at = {slot: number for number, slot in enumerate(slots) if slot is not None and slot >= 0}
+        if list(at) != order:
+            return None
+        others_at = [number for number, slot in enumerate(slots) if slot is None]
+        unwanted = at.keys() - set(layout.wanted)
+        return Shape(
+            keys,
+            [lines[number] for number in others_at],
+            others_at,
+            [at[slot] for slot in layout.wanted],
+            sorted(at[slot] for slot in unwanted),
+            layout,
+            report,
+        )
 
 
 def _other_format(text: str) -> str:
