@@ -39,7 +39,7 @@ _WORDS = {
 
 
 def write(nonce: str, characters: int) -> str:
-    """Return a prompt of about so many characters (300 at least) that begins with `nonce` and depends only on it.
+    """Return a prompt of about so many characters (220 at least) that begins with `nonce` and depends only on it.
 
     A cache of prefixes that is asked for a prompt whose first tokens it has not seen cannot answer; what a
     model's template puts before the prompt, a few tokens, may still be cached.  The text never repeats a
@@ -49,14 +49,14 @@ def write(nonce: str, characters: int) -> str:
     text, day = f"{nonce}. {_HEAD}", 0
     while len(text) < characters - len(_TAIL) or not day:
         day += 1
-        # The last entry is as long as what is missing, so that the size is met within a sentence.
+        # The last sentence is cut to what is missing, so that the size is met within a word.
         room = characters - len(_TAIL) - len(text)
         text += f"\nDay {day}."
         for template in random.sample(_SENTENCES, 4):
             if room > 0:
-                sentence = template.format_map({name: random.choice(words) for name, words in _WORDS.items()})
-                text += f" {sentence}"
-                room -= len(sentence) + 1
+                sentence = " " + template.format_map({name: random.choice(words) for name, words in _WORDS.items()})
+                text += sentence if len(sentence) <= room else sentence[:room].rpartition(" ")[0]
+                room -= len(sentence)
     return text + _TAIL.format(day=day + 1)
 
 

@@ -21,6 +21,8 @@ HISTOGRAMS = {
     "vitals_request_queue_seconds": "vllm:request_queue_time_seconds",
     "vitals_request_prefill_seconds": "vllm:request_prefill_time_seconds",
     "vitals_request_decode_seconds": "vllm:request_decode_time_seconds",
+    "vitals_request_prompt_tokens": "vllm:request_prompt_tokens",
+    "vitals_request_generation_tokens": "vllm:request_generation_tokens",
 }
 SCALARS = {
     "vitals_requests_running": "vllm:num_requests_running",
