@@ -78,7 +78,7 @@ def exporter(vllm: Vllm, tap: Tap, logs: Path) -> Iterator[str]:
 def prometheus(
     vllm: Vllm, tap: Tap, exporter: str, logs: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """A Prometheus that scrapes the exporter (job vitals), the held pages (held) and the vLLM (live) every second."""
+    """A Prometheus that scrapes the exporter (job vitals), the held pages (held) and the vLLM (live) every 2 s."""
     binary = shutil.which("prometheus")
     if binary is None:
         pytest.skip("prometheus is not on PATH")
@@ -88,7 +88,7 @@ def prometheus(
     config.write_text(
         yaml.safe_dump(
             {
-                "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
+                "global": {"scrape_interval": "2s", "scrape_timeout": "2s"},
                 "scrape_configs": [
                     {"job_name": job, "static_configs": [{"targets": [url.removeprefix("http://")]}]}
                     for job, url in jobs.items()
