@@ -79,7 +79,8 @@ def hold(tap: Tap, prometheus: str) -> None:
     at = tap.capture()
 
     def scraped() -> bool:
-        times = query(prometheus, 'timestamp(up{job=~"held|vitals"} == 1)')
+        jobs = 'up{job=~"held|vitals"}'  # timestamp() of anything but a selector would be the time of the query
+        times = query(prometheus, f"timestamp({jobs}) and ({jobs} == 1)")
         return len(times) == 2 and min(times.values()) > at + 0.2
 
     wait_until("both jobs have scraped", scraped, 60)
