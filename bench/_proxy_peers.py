@@ -8,6 +8,8 @@ import re
 import time
 from dataclasses import dataclass, field
 
+from exporter.proxy.http1 import CHUNKED, Body
+
 STAMP = re.compile(rb'"at":(\d+)')
 MODELS = b'{"object":"list","data":[{"id":"m"}],"models":[]}'
 REPLY = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
@@ -105,7 +107,8 @@ class Client(asyncio.Protocol):
         self.times = times
         self.stall = stall
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.cut = self.tail = b""
+        self.head = self.cut = b""
+        self.body: Body | None = None
         self.sent = 0
         self.waiting = True
 
@@ -124,15 +127,23 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
-        whole, feed, self.cut = (self.cut + data).rpartition(b"\n")
+        if self.body is None:
+            self.head, separator, data = (self.head + data).partition(b"\r\n\r\n")
+            if not separator:
+                return
+            self.head, self.body = b"", Body(CHUNKED)
+        # The chunks are taken off first: a forwarder may cut them anywhere, in a time stamp too.
+        content = [self.cut]
+        self.body.feed(data, 0, content)
+        whole, feed, self.cut = b"".join(content).rpartition(b"\n")
         stamps = STAMP.findall(whole + feed)
         self.seen.lines += len(stamps)
         if stamps and self.waiting:
             self.waiting = False
             self.seen.first.append(now - self.sent)
         self.seen.delays += [now - int(stamp) for stamp in stamps]
-        self.tail = (self.tail + data)[-5:]
-        if self.tail == b"0\r\n\r\n":
+        if self.body.done:
+            self.body = None
             if self.times:
                 self.send()
             else:

@@ -1,8 +1,9 @@
 """What the pass-through proxy adds to a stream, against direct access and against nginx as a plain reverse proxy.
 
 Server, clients, proxy and nginx are processes of their own on this machine, and the three ways are measured in turn
-in one run, so the differences and ratios hold where the absolute times do not.  The proxy is the whole exporter, which
-is scraped as often as by the Prometheus of docker-compose.yml.  The comparison needs nginx (apt-get install
+in one run, so the differences and ratios hold where the absolute times do not; a figure is the median of the rounds, so
+that a round in which the machine did something else does not count.  The proxy is the whole exporter, which is scraped
+as often as by the Prometheus of docker-compose.yml.  The comparison needs nginx (apt-get install
 nginx-light).  On a machine that has other work, `chrt -f 10 python -m bench proxy` keeps that out of the figures.
 """
 
@@ -15,6 +16,7 @@ import multiprocessing
 import os
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench import _proxy_peers as peers
-from bench._proxy_peers import Seen
 
 NGINX = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log {folder}/error.log;
@@ -50,7 +51,6 @@ targets:
      proxy: {{listen: "127.0.0.1:{listen}", slots: 256}}}}
 """
 
-
 SCRAPE_EVERY = 5.0
 
 
@@ -65,16 +65,16 @@ class Way:
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench proxy", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each way is measured, in turn")
-    parser.add_argument("--seconds", type=float, default=4.0, help="seconds of a measurement of delays")
+    parser.add_argument("--rounds", type=int, default=9, help="how often each way is measured, in turn")
+    parser.add_argument("--seconds", type=float, default=2.0, help="seconds of a measurement of delays")
     parser.add_argument("--requests", type=int, default=10_000, help="requests of the search for growth")
     options = parser.parse_args(argv)
     with contextlib.ExitStack() as stack:
         ways = stack.enter_context(_ways())
+        _memory(ways)  # First: what later parts have taken would be used again.
         _delays(ways, options.rounds, options.seconds)
         _throughput(ways, options.rounds)
-        _memory(ways)
-        _slow_client(ways[-1], options.seconds)
+        _slow_client(ways[-1], options.rounds, options.seconds)
         _growth(ways[-1], options.requests)
     return 0
 
@@ -82,30 +82,25 @@ def main(argv: Sequence[str]) -> int:
 def _delays(ways: Sequence[Way], rounds: int, seconds: float) -> None:
     """Print how much later the first line and each line arrive with 32 streams of 50 lines/s."""
     lines = int(seconds / 0.02)
-    seen = {way.name: Seen() for way in ways}
+    seen: dict[str, list[tuple[float, ...]]] = {way.name: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
-            one = asyncio.run(peers.load(way.port, 32, lines, 0.02))
+            many = asyncio.run(peers.load(way.port, 32, lines, 0.02)).delays
             first = asyncio.run(peers.load(way.port, 1, 1, 0.0, times=300)).first
-            seen[way.name].delays += one.delays
-            seen[way.name].first += first
-    print(f"32 streams of 50 tokens/s each, {rounds} x {seconds:g} s; ms, and what the way adds to direct access")
-    print(f"{'':>8} {'TTFT p50':>17} {'TTFT p99':>17} {'chunk p50':>17} {'chunk p99':>17}")
-    base = seen["direct"]
-    for name, one in seen.items():
-        cells = [
-            (_quantile(values, q), _quantile(values, q) - _quantile(direct, q))
-            for values, direct in ((one.first, base.first), (one.delays, base.delays))
-            for q in (0.5, 0.99)
-        ]
-        print(f"{name:>8} " + " ".join(f"{value:>8.3f} {added:>+8.3f}" for value, added in cells))
+            seen[way.name].append(tuple(_quantile(values, q) for values in (first, many) for q in (0.5, 0.99)))
+    print(
+        f"32 streams of 50 tokens/s each, {rounds} rounds of {seconds:g} s; ms, and what the way adds to direct access"
+    )
+    print(f"{'':>13} {'TTFT p50':>17} {'TTFT p99':>17} {'chunk p50':>17} {'chunk p99':>17}")
+    direct = seen["direct"]
+    for name, found in seen.items():
+        added = [[one - base for one, base in zip(*pair, strict=True)] for pair in zip(found, direct, strict=True)]
+        cells = zip(_medians(found), _medians(added), strict=True)
+        print(f"{name:>13} " + " ".join(f"{value:>8.3f} {more:>+8.3f}" for value, more in cells))
     if "nginx" in seen:
-        ratios = [
-            _quantile(getattr(seen["proxy"], what), q) / _quantile(getattr(seen["nginx"], what), q)
-            for what in ("first", "delays")
-            for q in (0.5, 0.99)
-        ]
-        print("proxy / nginx:" + " ".join(f"{ratio:>17.2f}" for ratio in ratios))
+        both = zip(seen["proxy"], seen["nginx"], strict=True)
+        ratios = _medians([[one / other for one, other in zip(*pair, strict=True)] for pair in both])
+        print("proxy / nginx" + " ".join(f"{ratio:>18.2f}" for ratio in ratios))
 
 
 def _throughput(ways: Sequence[Way], rounds: int) -> None:
@@ -144,13 +139,17 @@ def _memory(ways: Sequence[Way]) -> None:
             print(f"{way.name}: {before / 1e6:.1f} MB, with 256 streams {(held - before) / 256 / 1e3:.1f} kB a stream")
 
 
-def _slow_client(way: Way, seconds: float) -> None:
+def _slow_client(way: Way, rounds: int, seconds: float) -> None:
     lines = int(seconds / 0.02)
-    alone = asyncio.run(peers.load(way.port, 32, lines, 0.02))
-    beside = asyncio.run(peers.load(way.port, 32, lines, 0.02, stalled=8))
+    alone, beside = _medians(
+        [
+            [_quantile(asyncio.run(peers.load(way.port, 32, lines, 0.02, stalled=n)).delays, 0.99) for n in (0, 8)]
+            for _ in range(rounds)
+        ]
+    )
     print(
-        f"chunk p99 of 32 streams alone {_quantile(alone.delays, 0.99):.3f} ms, beside 8 clients that read nothing "
-        f"of an endless answer {_quantile(beside.delays, 0.99):.3f} ms"
+        f"chunk p99 of 32 streams alone {alone:.3f} ms, beside 8 clients that read nothing of an endless answer "
+        f"{beside:.3f} ms"
     )
 
 
@@ -232,6 +231,11 @@ def _free_ports(count: int) -> list[int]:
 def _quantile(values: Sequence[int], q: float) -> float:
     """Return a quantile of nanoseconds in milliseconds."""
     return sorted(values)[min(int(q * len(values)), len(values) - 1)] / 1e6
+
+
+def _medians(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """Return the median of each column."""
+    return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
 def _rss(pid: int | None) -> int:
