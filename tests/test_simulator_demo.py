@@ -48,14 +48,14 @@ async def test_the_demo_shows_both_simulated_servers_through_the_exporter_and_en
     page = f"http://127.0.0.1:{args.listen.port}/metrics"
     found = await read_until(
         page,
-        "vitals_target_up{target=vllm",
-        "vitals_target_up{target=ollama",
-        "vitals_time_to_first_token_seconds_count{target=vllm",
-        "vitals_inter_token_latency_seconds_count{target=vllm",
-        "vitals_kv_cache_capacity_tokens{target=vllm",
-        "vitals_model_loaded{target=ollama",
+        "vitals_target_up{target=demo-vllm",
+        "vitals_target_up{target=demo-ollama",
+        "vitals_time_to_first_token_seconds_count{target=demo-vllm",
+        "vitals_inter_token_latency_seconds_count{target=demo-vllm",
+        "vitals_kv_cache_capacity_tokens{target=demo-vllm",
+        "vitals_model_loaded{target=demo-ollama",
     )
-    assert found["vitals_unmapped_families{target=vllm,backend=vllm}"] == 0
+    assert found["vitals_unmapped_families{target=demo-vllm,backend=vllm}"] == 0
     signal.raise_signal(signal.SIGTERM)
     assert await running == 0
     shown = capsys.readouterr().out

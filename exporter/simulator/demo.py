@@ -69,7 +69,7 @@ async def _with_exporter(made: stage.Stage, args: argparse.Namespace) -> int:
 def _target(actor: stage.Actor, speed: float) -> Target:
     """Return a server as a target, with what it runs on; in a faster simulation memory is that much faster too."""
     server = actor.server
-    target = Target(name=actor.kind, url=server.url, backend=actor.kind, probe=_PROBES)
+    target = Target(name=f"demo-{actor.kind}", url=server.url, backend=actor.kind, probe=_PROBES)
     if not isinstance(server, VllmServer | OllamaServer):
         return target
     target = replace(target, memory_bandwidth_gb_s=server.settings.device.bandwidth * speed / 1e9)

@@ -152,8 +152,8 @@ def test_a_full_kv_cache_is_told_and_its_end_too_with_links_that_work(tmp_path: 
         assert {rule["health"] for group in groups for rule in group["rules"]} == {"ok"}
         for name in (KV, ITL):
             told = webhook.told(name)
-            assert told["labels"]["target"] == "vllm"
-            assert told["annotations"]["summary"].startswith("vllm: ")
+            assert told["labels"]["target"] == "demo-vllm"
+            assert told["annotations"]["summary"].startswith("demo-vllm: ")
             page, anchor = told["annotations"]["runbook_url"].split("#")
             assert f"## {name}\n" in get(page)
             assert anchor == name.lower()

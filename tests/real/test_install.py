@@ -60,7 +60,7 @@ def has_five(page: str, target: str) -> bool:
 def test_the_wheel_in_a_clean_environment_runs_the_demo(clean: Path, tmp_path: Path) -> None:
     listen = f"127.0.0.1:{free_port()}"
     with process([str(clean / "llm-vitals"), "demo", "--listen", listen], tmp_path / "demo.log") as child:
-        wait_until("five numbers", lambda: has_five(get(f"http://{listen}/metrics"), "vllm"), 60, child)
+        wait_until("five numbers", lambda: has_five(get(f"http://{listen}/metrics"), "demo-vllm"), 60, child)
 
 
 def test_the_wheel_needs_nothing_that_it_does_not_name(clean: Path) -> None:
@@ -112,4 +112,4 @@ def test_uvx_runs_the_demo_without_installing_anything(typed: str, programs: Pat
     with process(
         command, tmp_path / "log", {"LLM_VITALS_LISTEN": listen, "UV_CACHE_DIR": str(tmp_path / "uv")}
     ) as child:
-        wait_until("five numbers", lambda: has_five(get(f"http://{listen}/metrics"), "vllm"), 180, child)
+        wait_until("five numbers", lambda: has_five(get(f"http://{listen}/metrics"), "demo-vllm"), 180, child)
