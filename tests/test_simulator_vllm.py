@@ -13,6 +13,7 @@ import pytest
 
 from exporter.simulator import words
 from exporter.simulator.lengths import LogNormal
+from exporter.simulator.vllm import VllmServer
 from tests.simulated import VLLM, serving, shape, vllm
 
 PAYLOAD: dict[str, Any] = {"model": "tiny", "prompt": "Explain memory bandwidth.", "max_tokens": 24, "ignore_eos": True}
@@ -31,10 +32,18 @@ def recorded(path: Path) -> tuple[dict[str, Any], int, dict[str, str], list[Any]
     return request["request"], int(status.split()[1]), headers, objects
 
 
-@pytest.mark.parametrize("name", ["completions", "completions-usage", "chat", "chat-continuous-usage"])
+def as_recorded(name: str) -> VllmServer:
+    """Return a server with the recorded one's options."""
+    return vllm(replace(VLLM, enable_per_request_metrics=name.endswith("timed")))
+
+
+STREAMS = ["completions", "completions-usage", "completions-timed", "chat", "chat-continuous-usage", "chat-timed"]
+
+
+@pytest.mark.parametrize("name", STREAMS)
 async def test_a_stream_has_the_recorded_ones_headers_events_and_keys(fixtures: Path, name: str) -> None:
     asked, _, headers, events = recorded(fixtures / "simulator" / f"vllm-0.32.0-{name}.ndjson")
-    async with serving(vllm()) as (_, client):
+    async with serving(as_recorded(name)) as (_, client):
         reply = await client.post(asked["path"], asked["body"])
     assert reply.headers["content-type"] == headers["content-type"]
     assert reply.headers["server"] == headers["server"]
@@ -42,10 +51,10 @@ async def test_a_stream_has_the_recorded_ones_headers_events_and_keys(fixtures: 
     assert reply.events[-1] == "[DONE]"
 
 
-@pytest.mark.parametrize("name", ["completions-plain", "unknown-model", "prompt-too-long"])
+@pytest.mark.parametrize("name", ["completions-plain", "completions-plain-timed", "unknown-model", "prompt-too-long"])
 async def test_a_whole_answer_and_an_error_have_the_recorded_keys(fixtures: Path, name: str) -> None:
     asked, status, headers, objects = recorded(fixtures / "simulator" / f"vllm-0.32.0-{name}.ndjson")
-    async with serving(vllm()) as (_, client):
+    async with serving(as_recorded(name)) as (_, client):
         reply = await client.post(asked["path"], asked["body"])
     assert reply.status == status
     assert reply.headers["content-type"].partition(";")[0] == headers["content-type"]
@@ -85,6 +94,33 @@ async def test_the_text_is_what_was_generated_and_usage_counts_it() -> None:
         assert len(words.encode(whole.json["choices"][0]["message"]["content"])) == 9
         assert whole.json["usage"]["completion_tokens"] == 9
         assert [record.output_tokens for record in server.ledger.records] == [24, 9]
+
+
+async def test_the_times_at_the_end_of_an_answer_are_the_true_ones() -> None:
+    async with serving(as_recorded("timed")) as (server, client):
+        reply = await client.post("/v1/completions", STREAM | {"stream_options": {"include_usage": True}})
+    record = server.ledger.records[0]
+    assert reply.events[-2]["metrics"] == {
+        "time_to_first_token_ms": pytest.approx(1000 * (record.token_times[0] - (record.scheduled or 0.0))),
+        "generation_time_ms": pytest.approx(1000 * (record.token_times[-1] - record.token_times[0])),
+        "queue_time_ms": pytest.approx(1000 * ((record.scheduled or 0.0) - record.arrival)),
+        "mean_itl_ms": pytest.approx(1000 * (record.token_times[-1] - record.token_times[0]) / 23),
+        "tokens_per_second": pytest.approx(24 / (record.token_times[-1] - (record.scheduled or 0.0))),
+    }
+
+
+async def test_after_a_restart_with_speculative_decoding_a_step_brings_several_tokens_and_then_one_again() -> None:
+    async with serving(vllm()) as (server, client):
+        for draft, most in ((3, 4), (0, 1)):
+            server.speculate(draft)
+            await client.clock.run(server.cool())
+            await client.post("/v1/completions", PAYLOAD)
+            record = server.ledger.records[-1]
+            assert record.output_tokens == 24
+            brought = [record.token_times.count(at) for at in record.updates]
+            assert max(brought) == most
+            page = await client.metrics()
+            assert (page.get("vllm:spec_decode_num_accepted_tokens_total", 0.0) > 0) == (draft > 0)
 
 
 async def test_an_answer_ends_with_stop_where_the_model_ends_it_and_with_length_at_max_tokens() -> None:

@@ -73,8 +73,9 @@ def _target(actor: stage.Actor, speed: float) -> Target:
     if not isinstance(server, VllmServer | OllamaServer):
         return target
     target = replace(target, memory_bandwidth_gb_s=server.settings.device.bandwidth * speed / 1e9)
-    if isinstance(server, OllamaServer):  # It tells about its models itself.
-        return target
+    if isinstance(server, OllamaServer):  # It tells about its models itself; what its users let expire is loaded anew.
+        models = tuple(model.name for model in server.settings.models)
+        return replace(target, probe=replace(_PROBES, models=models, load=True))
     model = server.settings.model
     shape = {
         "num_hidden_layers": model.layers,

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from exporter.simulator.lengths import AZURE_CONVERSATION
 from exporter.simulator.stage import Stage
 from exporter.simulator.traffic import Load
+from exporter.simulator.vllm import VllmServer
 
 _HUGE_PROMPT = 12_000
 _DOWN = 20.0
+_DRAFT = 3
 
 
 async def _nothing(_: Stage) -> None:
@@ -37,9 +39,18 @@ async def _huge_prompt(stage: Stage) -> None:
             await actor.server.send(actor.traffic.users.tokens(_HUGE_PROMPT), 200, 100)
 
 
+async def _speculate(stage: Stage) -> None:
+    for actor in stage.actors:
+        if isinstance(actor.server, VllmServer):
+            actor.server.speculate(_DRAFT)
+            await actor.server.cool()
+
+
 async def _kill(stage: Stage) -> None:
     for actor in stage.actors:
         await actor.server.kill()
+        if isinstance(actor.server, VllmServer):
+            actor.server.speculate(0)
     await stage.clock.sleep_until(stage.clock.now() + _DOWN)
     await asyncio.gather(*(actor.server.start_cold() for actor in stage.actors))
 
@@ -59,6 +70,8 @@ EPISODES: tuple[Episode, ...] = (
     Episode("kv-exhausted", 90, "more conversations than KV blocks; requests wait and are preempted",
             {"vllm": Load(2.5, AZURE_CONVERSATION), "ollama": Load(0.22)}),
     Episode("recovered", 240, "the rush is over and the queue drains", _CALM),
+    Episode("speculative", 120, "vLLM starts again with speculative decoding; a step brings several tokens",
+            _CALM, _speculate),
     Episode("killed", 120, "both servers die, are away, and come back empty", _CALM, _kill),
     Episode("cold-start", 90, "Ollama has unloaded its model, vLLM starts again", _CALM, _cool),
 )  # fmt: skip

@@ -73,7 +73,7 @@ def make(args: argparse.Namespace, clock: Clock) -> Stage:
     """
     actors = []
     if args.vllm is not None:
-        settings = VllmSettings(version=args.vllm_version, seed=args.seed)
+        settings = VllmSettings(version=args.vllm_version, enable_per_request_metrics=True, seed=args.seed)
         vllm = VllmServer(settings, clock, args.vllm.host or "0.0.0.0", args.vllm.port, keep=200)  # noqa: S104 - asked for
         actors.append(_actor("vllm", vllm, clock, args.seed, settings.max_model_len // 4))
     if args.ollama is not None:

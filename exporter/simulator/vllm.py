@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiohttp import web
 
@@ -48,6 +48,7 @@ class VllmSettings:
     limits: Limits = field(default_factory=Limits)
     answers: LogNormal = SHAREGPT.output
     api_key: str | None = None
+    enable_per_request_metrics: bool = False
     startup: float = 20.0
     seed: int = 0
 
@@ -134,6 +135,11 @@ class VllmServer(Server):
         """Restart with nothing in the cache and counters at zero."""
         await self.kill()
         await self.start_cold()
+
+    def speculate(self, tokens: int) -> None:
+        """Propose up to so many tokens a step from the next start on; 0 turns speculative decoding off."""
+        limits = replace(self.settings.limits, num_speculative_tokens=tokens)
+        self.settings = replace(self.settings, limits=limits)
 
     async def send(self, prompt: list[int], max_tokens: int, stop_after: int | None = None) -> list[int] | None:
         """Send a request without HTTP; return its answer, None if there is none."""
@@ -234,7 +240,8 @@ class VllmServer(Server):
         stream = driver.submit(asks.prompt, most, stop_after)
         kind = "chatcmpl" if chat else "cmpl"
         created = int(self.clock.unix(self.clock.now()))
-        answer = Answer(f"{kind}-{self._random.getrandbits(64):016x}", created, asks)
+        timed = stream.record if self.settings.enable_per_request_metrics else None
+        answer = Answer(f"{kind}-{self._random.getrandbits(64):016x}", created, asks, timed)
         try:
             return await (self._streamed(request, stream, answer) if asks.stream else _whole(stream, answer))
         finally:

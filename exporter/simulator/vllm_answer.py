@@ -7,17 +7,22 @@ from dataclasses import dataclass
 
 from exporter.simulator.openai_request import Asks
 from exporter.simulator.server import compact
+from exporter.simulator.truth import Record
 
 FINGERPRINT = "vllm-simulated"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer's constant parts; every chunk of its stream repeats them."""
+    """One answer's constant parts; every chunk of its stream repeats them.
+
+    `timed`: the request whose times its end tells, as with --enable-per-request-metrics.
+    """
 
     id: str
     created: int
     asks: Asks
+    timed: Record | None = None
 
     @property
     def _head(self) -> dict[str, object]:
@@ -66,6 +71,8 @@ class Answer:
     def closing(self, tokens: int) -> bytes:
         """Return what follows the last token: the usage, if it was asked for, and the end mark."""
         event = self._head | {"choices": [], "usage": self._usage(tokens), "system_fingerprint": FINGERPRINT}
+        if self.timed is not None:
+            event["metrics"] = {key: value for key, value in _metrics(self.timed).items() if value is not None}
         return (b"data: " + compact(event).encode() + b"\n\n" if self.asks.usage else b"") + b"data: [DONE]\n\n"
 
     def whole(self, text: str, tokens: int, finish: str, cached: int) -> bytes:
@@ -92,8 +99,21 @@ class Answer:
         answer |= {"system_fingerprint": FINGERPRINT, "usage": usage}
         if self.asks.chat:
             answer |= {"prompt_logprobs": None, "prompt_token_ids": None, "prompt_text": None}
-        answer |= {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": None}
+        metrics = None if self.timed is None else _metrics(self.timed)
+        answer |= {"kv_transfer_params": None, "ec_transfer_params": None, "metrics": metrics}
         return compact(answer).encode()
+
+
+def _metrics(record: Record) -> dict[str, float | None]:
+    """Return a finished request's times; the first token's is counted from scheduling on."""
+    return {
+        "time_to_first_token_ms": record.prefill * 1000,
+        "generation_time_ms": record.decode * 1000,
+        "queue_time_ms": record.queue * 1000,
+        "mean_itl_ms": record.tpot * 1000 if record.output_tokens > 1 else None,
+        "tokens_per_second": record.output_tokens / (record.prefill + record.decode),
+        "speculative_decoding": None,
+    }
 
 
 def quoted(text: str) -> bytes:

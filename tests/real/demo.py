@@ -42,7 +42,7 @@ def playing(folder: Path) -> Iterator[str]:
     ports = {name: free_port() for name in (*TARGETS, "exporter", "prometheus")}
     at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     simulators = [
-        [sys.executable, "-m", "exporter.simulator", f"--{name}", at[name], *OPTIONS[name]] for name in TARGETS
+        [sys.executable, "-m", "exporter", "simulate", f"--{name}", at[name], *OPTIONS[name]] for name in TARGETS
     ]
     exporter = [sys.executable, "-m", "exporter", "--config", str(_exporter(folder, at))]
     prometheus = [
