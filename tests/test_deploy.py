@@ -169,6 +169,14 @@ def test_prometheus_scrapes_the_exporter_every_five_seconds_and_itself() -> None
     assert jobs == {JOB: ["exporter:10434"], "prometheus": ["127.0.0.1:9090"]}
 
 
+def test_prometheus_finds_the_services_of_profiles_that_export_by_their_names() -> None:
+    exporting = [name for name, service in SERVICES.items() if service["image"].startswith("llm-vitals:")]
+    [job] = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == JOB]
+    [by_name] = job["dns_sd_configs"]
+    assert by_name["port"] == 10434
+    assert sorted(by_name["names"]) == sorted(name for name in exporting if "profiles" in SERVICES[name])
+
+
 def test_grafana_knows_the_scrape_interval_and_where_prometheus_is() -> None:
     (source,) = DATASOURCE["datasources"]
     assert source["uid"] == "llm-vitals-prometheus"

@@ -57,10 +57,10 @@ def test_the_configuration_is_one_that_loads(exported: Path) -> None:
 
 def test_no_file_names_a_host_that_only_compose_knows(exported: Path) -> None:
     for file in (*(exported / "prometheus").glob("*.yml"), *(exported / "dashboards/provisioning").rglob("*.yml")):
-        assert not re.search(r"\b(exporter|prometheus|alertmanager):\d", file.read_text()), file
+        assert not re.search(r"\b(exporter|prometheus|alertmanager|proxy|demo):\d", file.read_text()), file
     prometheus = yaml.safe_load((exported / "prometheus/prometheus.yml").read_text())
-    jobs = {job["job_name"]: job["static_configs"] for job in prometheus["scrape_configs"]}
-    assert jobs["llm-vitals"] == [{"targets": ["127.0.0.1:10434"]}]
+    jobs = {job.pop("job_name"): job for job in prometheus["scrape_configs"]}
+    assert jobs["llm-vitals"] == {"static_configs": [{"targets": ["127.0.0.1:10434"]}]}
     assert "dns_sd_configs" not in str(prometheus)
     assert prometheus["alerting"]["alertmanagers"] == [{"static_configs": [{"targets": ["127.0.0.1:9093"]}]}]
 

@@ -86,7 +86,8 @@ def _prometheus(text: str) -> str:
     """Return the configuration of Compose's Prometheus for one on this machine, where no name leads to the others."""
     document = yaml.safe_load(IN_COMPOSE.sub("127.0.0.1:", text))
     for job in document["scrape_configs"]:
-        job.pop("dns_sd_configs", None)
+        for key in ("dns_sd_configs", "relabel_configs", "metric_relabel_configs"):
+            job.pop(key, None)
     for manager in document["alerting"]["alertmanagers"]:
         ports = [found["port"] for found in manager.pop("dns_sd_configs")]
         manager["static_configs"] = [{"targets": [f"127.0.0.1:{port}" for port in ports]}]

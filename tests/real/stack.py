@@ -46,7 +46,9 @@ class Stack:
     def __init__(self, project: str, *files: str) -> None:
         self.project = project
         self.files = files
-        self.ports = {name: free_port() for name in ("EXPORTER", "PROMETHEUS", "GRAFANA", "ALERTMANAGER", "PROXY")}
+        self.ports = {
+            name: free_port() for name in ("EXPORTER", "PROMETHEUS", "GRAFANA", "ALERTMANAGER", "PROXY", "DEMO")
+        }
         self.settings: dict[str, str] = {}
 
     def typed(self, command: str, *more: str, check: bool = True) -> str:

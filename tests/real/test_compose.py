@@ -9,6 +9,7 @@ import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,13 @@ FIVE = (
     "vitals_requests_waiting",
     "vitals_kv_cache_usage_ratio",
 )
+OF_THE_DEVICE = (
+    "vitals_decode_ceiling_tokens_per_second",
+    "vitals_kv_cache_bytes_per_token",
+    "vitals_model_weight_bytes",
+)
+"""Of what is known only if it is known on what the model runs."""
+
 HOST = "http://host.docker.internal"
 
 
@@ -46,6 +54,17 @@ def healthy(prometheus: str) -> bool:
 def has(prometheus: str, promql: str) -> Callable[[], bool]:
     """Return a question to Prometheus, which holds if there is any answer."""
     return lambda: bool(query(prometheus, promql))
+
+
+def evaluated(prometheus: str) -> None:
+    """Wait until every rule was evaluated after now."""
+    now = datetime.now(UTC)
+
+    def anew() -> bool:
+        groups = json.loads(get(f"{prometheus}/api/v1/rules"))["data"]["groups"]
+        return all(datetime.fromisoformat(group["lastEvaluation"]) > now for group in groups)
+
+    wait_until("the rules were evaluated", anew, 60)
 
 
 def five_numbers(stack: Stack, target: str = "vllm") -> None:
@@ -213,9 +232,23 @@ def test_the_demo_shows_both_engines_within_a_minute(typed: str) -> None:
     services()
     with stack("llm-vitals-test-demo") as demo:
         demo.typed(typed, "--wait", "exporter", "prometheus", "demo")
-        five_numbers(demo)
-        probes = 'vitals_probe_time_to_first_token_seconds_count{target="ollama"} > 0'
-        wait_until("Ollama was probed", has(demo.url("prometheus"), probes), 120)
+        prometheus = demo.url("prometheus")
+        five_numbers(demo, target="demo-vllm")
+        for target in ("demo-vllm", "demo-ollama"):
+            for name in ("vitals_probe_time_to_first_token_seconds_count", *OF_THE_DEVICE):
+                promql = f'{name}{{target="{target}"}} > 0'
+                wait_until(promql, has(prometheus, promql), 120)
+        shown = get(f"{demo.url('demo')}/")
+        assert "demo-vllm" in shown and "demo-ollama" in shown
+
+        # The exporter beside it found no server, and says nothing of one.
+        assert "none was found yet" in get(f"{demo.url('exporter')}/")
+        assert query(prometheus, 'vitals_target_up unless vitals_target_up{target=~"demo-(vllm|ollama)"}') == {}
+
+        demo.typed("docker compose --profile demo stop", "demo")
+        wait_until("it is gone", lambda: not has(prometheus, 'up{instance="demo:10434"}')(), 90)
+        evaluated(prometheus)
+        assert query(prometheus, 'ALERTS{alertname="LLMExporterDown"}') == {}, "a demo may end"
 
 
 @pytest.mark.readme("docker compose --profile proxy up -d")
