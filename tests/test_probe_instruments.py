@@ -42,8 +42,12 @@ class Page:
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"vitals_{name}", {**LABELS, **labels})
 
-    def names(self) -> set[str]:
-        return {sample.name for family in self.registry.collect() for sample in family.samples}
+    def fed(self) -> set[str]:
+        """Return the histograms that hold a value."""
+        samples = [sample for family in self.registry.collect() for sample in family.samples]
+        return {
+            sample.name.removesuffix("_count") for sample in samples if sample.name.endswith("_count") and sample.value
+        }
 
 
 def test_the_instruments_are_the_measured_rows_of_the_catalogue_word_for_word() -> None:
@@ -87,7 +91,7 @@ def test_a_good_probe_feeds_the_latencies_and_sets_the_gauges() -> None:
     assert page.value("probe_decode_tokens_per_second", prompt="small") == 40.0
     assert page.value("probe_last_success_timestamp_seconds") == 1234.0
     assert page.value("probe_cold_total") == 0
-    assert "vitals_probe_load_seconds_count" not in page.names()
+    assert page.value("probe_load_seconds_count") == 0
 
 
 def test_a_failed_probe_adds_to_no_latency() -> None:
@@ -95,7 +99,7 @@ def test_a_failed_probe_adds_to_no_latency() -> None:
     page.observe(ProbeResult(1.0, 1.0, False, Reason.TRUNCATED_STREAM, "cut"))
     assert page.value("probe_failures_total", reason="truncated_stream") == 1
     assert page.value("probes_total") == 1
-    assert not {name for name in page.names() if name.endswith("_bucket")}
+    assert not page.fed()
     assert page.value("probe_last_success_timestamp_seconds") is None
 
 
@@ -112,7 +116,7 @@ def test_a_warm_up_adds_to_no_latency_but_is_counted(waited: float | None) -> No
     reason = None if waited is None else Reason.TIMEOUT_FIRST_TOKEN
     page.observe(ProbeResult(1.0, 1.0, True, reason, ttft=0.5, gaps=(0.1,), tpot=0.1, waited=waited))
     assert (page.value("probes_total"), page.value("probe_cold_total")) == (1, 1)
-    assert not {name for name in page.names() if name.endswith("_bucket")}
+    assert not page.fed()
 
 
 def test_a_reload_counts_as_cold_and_feeds_only_the_load_time() -> None:
@@ -120,14 +124,21 @@ def test_a_reload_counts_as_cold_and_feeds_only_the_load_time() -> None:
     page.observe(ProbeResult(1.0, 4.0, False, ttft=3.0, gaps=(0.1,), load=2.5))
     assert page.value("probe_cold_total") == 1
     assert page.value("probe_load_seconds_sum") == 2.5
-    assert {name for name in page.names() if name.endswith("_bucket")} == {"vitals_probe_load_seconds_bucket"}
+    assert page.fed() == {"vitals_probe_load_seconds"}
 
 
-def test_all_reasons_start_at_zero() -> None:
+def test_all_reasons_and_loads_start_at_zero() -> None:
     page = Page()
     page.instruments.prepare("box", "ollama", "m")
     assert {page.value("probe_failures_total", reason=reason) for reason in Reason} == {0.0}
     assert page.value("probes_total") == 0
+    assert page.value("probe_load_seconds_count") == 0
+
+
+def test_a_server_that_tells_no_loads_shows_none_rather_than_zero() -> None:
+    page = Page()
+    page.instruments.prepare("box", "vllm", "m")
+    assert page.value("probe_load_seconds_count", backend="vllm") is None
 
 
 def test_what_the_next_probe_cannot_measure_does_not_stay_as_it_was() -> None:

@@ -16,6 +16,9 @@ model's ITL is a few milliseconds and the TTFT of a full queue is minutes, so on
 bounds do it, and 1 ms, 10 ms, 100 ms, 1 s, 10 s and 100 s are among them for alerts to stand on.
 """
 
+_TELL_LOADS = frozenset(("ollama",))
+"""Backends whose answers tell how long a load took; of the others no load is known, not none."""
+
 
 class Instruments:
     """All probe families in `registry`; labels are target, backend, model and what the catalogue adds."""
@@ -56,10 +59,12 @@ class Instruments:
         self._success = gauge("vitals_probe_last_success_timestamp_seconds")
 
     def prepare(self, target: str, backend: str, model: str) -> None:
-        """Start the counters of a model at 0, each reason too, so that rate() sees the first probe and failure."""
+        """Start the counters of a model at 0, each reason too, so that rate() sees the first of each kind."""
         self._probes.labels(target, backend, model)
         self._cold.labels(target, backend, model)
         self._coalesced.labels(target, backend, model)
+        if backend in _TELL_LOADS:
+            self._load.labels(target, backend, model)
         for reason in Reason:
             self._failures.labels(target, backend, model, reason.value)
 
