@@ -69,7 +69,7 @@ class App:
     @property
     def ready(self) -> bool:
         """Whether every target was tried once."""
-        return all(state.last is not None for state in self.states.values())
+        return all(state.tried for state in self.states.values())
 
     async def start(self) -> None:
         """Begin: the targets are tried once in the background, so that readiness does not wait for a scraper."""
@@ -101,7 +101,7 @@ class App:
         return ()
 
     async def poll(self, budget_s: float, at_most_old: float = 0.0) -> list[tuple[TargetState, Snapshot]]:
-        """Read all targets at once, each within its own timeout and `budget_s` seconds.
+        """Read all targets at once, and wait for each as long as its own timeout, but at most `budget_s` seconds.
 
         A reading that is not older than `at_most_old` seconds is taken as it is.
         """

@@ -76,7 +76,8 @@ FAMILIES: tuple[Family, ...] = (
          "it tells one, and the URL it is read at, without credentials."),
     _own("scrape_duration_seconds", "gauge", (), "How long the last reading of the target took, in seconds."),
     _own("scrape_size_bytes", "gauge", (), "Size of the last page read from the target, decompressed."),
-    _own("scrape_failures_total", "counter", ("reason",), "Readings of the target that failed, by reason."),
+    _own("scrape_failures_total", "counter", ("reason",), "Readings of the target that failed, by reason; "
+         "timeout also those that did not end within the time that the scraper had for them."),
     _own("scrape_bad_lines_total", "counter", (), "Lines of the target's pages that could not be read; the "
          "rest of such a page is used."),
     _own("scrape_dropped_samples_total", "counter", ("reason",), "Samples read but withheld because Prometheus "

@@ -31,10 +31,15 @@ DROP_REASONS = ("not_finite", "inconsistent_histogram", "duplicate", "unit")
 """Why a sample is withheld.  All reasons are exported from the start, so that the first one is an increase."""
 
 
+SLACK = 0.1
+"""Seconds beyond a reading's own deadline that are waited for it to say itself how it ended."""
+
+
 class TargetState:
     """One target: polls it, at most one poll at a time, and counts what went wrong.
 
-    `wanted` is false for a place that is only looked at (nothing was configured) and has not answered yet.
+    `wanted` is false for a place that is only looked at (nothing was configured) and has not answered yet;
+    `tried` says whether anybody was told an outcome yet, `last` is the last reading that ended.
     `prober` is set where the target is probed, `proxy` where its users' traffic is observed.
     """
 
@@ -44,6 +49,7 @@ class TargetState:
         self.target = target
         self.reader = reader
         self.wanted = wanted
+        self.tried = False
         self.last: Snapshot | None = None
         self.prober: Prober | None = None
         self.proxy: ObservingProxy | None = None
@@ -54,7 +60,6 @@ class TargetState:
         self._failures: Counter[str] = Counter()
         self._bad_lines = 0
         self._dropped: Counter[str] = Counter()
-        self._counts = 0
         self._lasting: tuple[object, dict[str, str]] | None = None
         self._flight: asyncio.Task[Snapshot] | None = None
 
@@ -63,17 +68,27 @@ class TargetState:
         """The engine's name, "unknown" before it was found out."""
         return self.reader.backend
 
-    async def poll(self, deadline_s: float) -> Snapshot:
-        """Read the target, joining a reading that is in flight; wait at most `deadline_s` seconds."""
+    async def poll(self, wait_s: float) -> Snapshot:
+        """Read the target, joining a reading that is in flight; wait at most `wait_s` seconds.
+
+        A reading has the target's own `timeout`, however short or long those wait who share it.  Who does not wait
+        for its end is told a timeout.  Whatever fault is told is counted, once for all who are told it together.
+        """
+        counted = self._failures.copy()
         if self._flight is None:
-            self._flight = asyncio.create_task(self._read(deadline_s), name=f"read {self.target.name}")
+            self._flight = asyncio.create_task(self._read(), name=f"read {self.target.name}")
             self._flight.add_done_callback(self._landed)
         flight = self._flight
-        await asyncio.wait({flight}, timeout=deadline_s + 0.1)
+        await asyncio.wait({flight}, timeout=wait_s if wait_s < self.target.timeout else wait_s + SLACK)
         if flight.done() and not flight.cancelled():
-            return flight.result()
-        detail = f"a reading begun by somebody else did not end within {deadline_s:.3g} s"
-        return Snapshot(self.target.name, self.backend, Outcome.TIMEOUT, time.time(), deadline_s, detail)
+            snapshot = flight.result()
+        else:
+            snapshot = self._failed(Outcome.TIMEOUT, f"no complete answer within {wait_s:.3g} s", wait_s)
+        why = snapshot.outcome
+        if not snapshot.up and self._failures[why] == counted[why]:
+            self._failures[why] += 1
+        self.tried = True
+        return snapshot
 
     async def close(self) -> None:
         """Give up a reading in flight, and let go of what the reader holds open."""
@@ -121,12 +136,13 @@ class TargetState:
     def _landed(self, flight: asyncio.Task[Snapshot]) -> None:
         self._flight = None
 
-    async def _read(self, deadline_s: float) -> Snapshot:
+    async def _read(self) -> Snapshot:
+        deadline_s = self.target.timeout
         try:
             async with asyncio.timeout(deadline_s):
                 snapshot = await self.reader.read(deadline_s)
         except TimeoutError:
-            snapshot = self._failed(Outcome.TIMEOUT, f"no complete answer within {deadline_s:.3g} s")
+            snapshot = self._failed(Outcome.TIMEOUT, f"no complete answer within {deadline_s:.3g} s", deadline_s)
         except Exception:  # A bug of ours must be seen, and must not take the other targets' series with it.
             if self.last is None or self.last.outcome is not Outcome.INTERNAL:
                 log.exception("reading target %s failed", self.target.name)
@@ -134,8 +150,8 @@ class TargetState:
         self._record(snapshot)
         return snapshot
 
-    def _failed(self, outcome: Outcome, detail: str) -> Snapshot:
-        return Snapshot(self.target.name, self.backend, outcome, time.time(), 0.0, detail)
+    def _failed(self, outcome: Outcome, detail: str, duration: float = 0.0) -> Snapshot:
+        return Snapshot(self.target.name, self.backend, outcome, time.time(), duration, detail)
 
     def _record(self, snapshot: Snapshot) -> None:
         before, self.last = self.last, snapshot
@@ -145,11 +161,8 @@ class TargetState:
                 self._history.add(self._clock(), self._samples(snapshot))
         if self._judging and self.watch.due(snapshot.at):
             self._judge(snapshot)
-        if not snapshot.up:
-            self._failures[snapshot.outcome] += 1
         self._bad_lines += snapshot.report.bad_line_count
         self._dropped.update(snapshot.report.dropped)
-        self._counts = self._bad_lines + self._dropped.total() + self._failures.total()
         if before is None or before.outcome != snapshot.outcome:
             self._log(snapshot)
 
@@ -172,7 +185,8 @@ class TargetState:
     def _own(self, snapshot: Snapshot) -> dict[str, str]:
         """Return our own lines about a reading; those that seldom change are kept as text."""
         report = snapshot.report
-        key = (snapshot.backend, snapshot.version, self._counts, report.sources, report.unknown)
+        counts = self._bad_lines + self._dropped.total() + self._failures.total()
+        key = (snapshot.backend, snapshot.version, counts, report.sources, report.unknown)
         if self._lasting is None or self._lasting[0] != key:
             self._lasting = (key, self._render(snapshot, self._lasting_samples(snapshot)))
         passing = [_one("target_up", snapshot.up), _one("scrape_duration_seconds", snapshot.duration)]

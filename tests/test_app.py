@@ -43,16 +43,46 @@ async def test_every_target_is_read_and_its_series_say_whose_they_are(three: tup
     assert running_by_engine == [("t0", "0"), ("t1", "0"), ("t2", "0"), ("t2", "1")]
 
 
-async def test_scrapers_that_come_during_a_reading_share_it(three: tuple[Engine, ...]) -> None:
+async def test_scrapers_that_come_during_a_reading_share_it_and_their_timeout_counts_once(
+    three: tuple[Engine, ...],
+) -> None:
     slow = three[0]
     slow.hold = asyncio.Event()
     async with running(config(slow)) as exporter:
         await slow.arrived.wait()
-        ups = await asyncio.gather(*(exporter.series("vitals_target_up", within="0.3") for _ in range(5)))
+        ups = await asyncio.gather(*(exporter.series("vitals_target_up", within="0.5") for _ in range(5)))
         assert ups == [{"t0": 0}] * 5
         assert slow.asked == {"/metrics": 1}
         slow.hold.set()
         await exporter.until(lambda found: any(s.name == "vitals_target_up" and s.value == 1 for s in found))
+        assert await exporter.series("vitals_scrape_failures_total", reason="timeout") == {"t0": 1}
+
+
+async def test_each_scrape_that_says_down_has_counted_why(three: tuple[Engine, ...]) -> None:
+    slow = three[0]
+    slow.hold = asyncio.Event()
+    async with running(config(slow)) as exporter:
+        for timeouts in (1, 2):
+            found = {(s.name, s.labels.get("reason")): s.value for s in await exporter.metrics(within="0.2")}
+            assert found["vitals_target_up", None] == 0
+            assert found["vitals_scrape_failures_total", "timeout"] == timeouts
+            assert (await exporter.get("/-/ready"))[0] == 200
+        assert slow.asked == {"/metrics": 1}
+
+
+async def test_who_waits_for_a_reading_is_not_bound_to_the_time_of_who_began_it(three: tuple[Engine, ...]) -> None:
+    slow = three[0]
+    async with running(config(slow)) as exporter:
+        await exporter.tried()
+        slow.hold = asyncio.Event()
+        slow.arrived.clear()
+        hasty = asyncio.create_task(exporter.series("vitals_target_up", within="0.5"))
+        await slow.arrived.wait()
+        patient = asyncio.create_task(exporter.series("vitals_target_up", within="10"))
+        assert await hasty == {"t0": 0}
+        slow.hold.set()
+        assert await patient == {"t0": 1}
+        assert slow.asked["/metrics"] == 2
 
 
 async def test_a_slow_target_is_down_alone_and_within_the_scrapers_time(three: tuple[Engine, ...]) -> None:

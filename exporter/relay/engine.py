@@ -104,9 +104,9 @@ class PageTargetReader:
         return await scrape.fetch(self._session, self._target, self._tls, path, deadline_s)
 
     async def _ask_version(self, deadline_s: float) -> None:
+        self._version_due = self._clock() + VERSION_EVERY
         # Half of what is left at most: a page that was read must not be lost to a version that does not come.
         answer = await self._fetch("/version", min(deadline_s / 2, 1.0))
-        self._version_due = self._clock() + VERSION_EVERY
         try:
             version = json.loads(answer.text)["version"]
         except (ValueError, LookupError, TypeError):
