@@ -1,4 +1,4 @@
-"""Fake Ollamas: a scripted one under a fake clock, and raw ones on localhost."""
+"""Fake Ollamas: a scripted one under a fake clock, with a prober of it, and raw ones on localhost."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import httpx
+import pytest
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from exporter.backends.ollama_api import build_request
 from exporter.probe import stream
 from exporter.probe.dialects import DIALECTS
 from exporter.probe.events import Ask
+from exporter.probe.hosts.ollama import OllamaHost
+from exporter.probe.instruments import Instruments
 from exporter.probe.result import Exchange, ProbeResult, measure
+from exporter.probe.schedule import Prober
 from exporter.settings import ProbeSettings, Target
 
 FIXTURES = Path(__file__).parent / "fixtures" / "ollama"
@@ -213,3 +219,80 @@ class ScriptedOllama:
 
 def probed(**settings: Any) -> Target:
     return replace(TARGET, probe=ProbeSettings(**settings))
+
+
+SMALL = probed(kinds=("small",))
+
+
+def expiring(after: float, **more: Any) -> dict[str, Any]:
+    """Return a row of /api/ps of a model that expires so many seconds from the server's start."""
+    return {"size": 100, "expires_at": (SERVER_START + timedelta(seconds=after)).isoformat(), **more}
+
+
+class Rig:
+    """A prober, its scripted Ollama and what it exports, under a fake clock."""
+
+    def __init__(self, target: Target = SMALL, **models: dict[str, Any]) -> None:
+        self.clock = Clock()
+        self.ollama = ScriptedOllama(self.clock, **models)
+        self.registry = CollectorRegistry()
+        self.sleeps: list[float] = []
+        self.starts: list[float] = []
+        client = self.ollama.client()
+        self.prober = Prober(
+            target,
+            OllamaHost(target, client, self._wall),
+            Instruments(self.registry),
+            stream.sender(client, self.clock),
+            clock=self.clock,
+            wall=self._wall,
+            sleep=self._sleep,
+            random=Random(1),
+        )
+
+    def _wall(self) -> float:
+        return SERVER_START.timestamp() + self.clock.now - 100
+
+    async def _sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self.clock.now += seconds
+        await asyncio.sleep(0)
+
+    def value(self, name: str, model: str = "m", **labels: str) -> float | None:
+        labels = {"target": "box", "backend": "ollama", "model": model, **labels}
+        return self.registry.get_sample_value(f"vitals_{name}", labels)
+
+    def share(self) -> float | None:
+        return self.registry.get_sample_value("vitals_probe_share_ratio", {"target": "box", "backend": "ollama"})
+
+    def models_asked(self) -> list[str]:
+        return [body["model"] for body in self.ollama.asked]
+
+    async def run_until(self, probes: int, lasting: float = 0.0) -> None:
+        """Let the prober run until it has begun so many probes, each of them lasting longer by some seconds."""
+        enough = asyncio.Event()
+        good = self.ollama.generate
+
+        slow = answer(
+            self.clock,
+            [
+                (0.3, line("a")),
+                (lasting, line("b")),
+                (0.02, line("c")),
+                (0.02, line("d")),
+                (0.0, done(prompt_eval_duration=299_000_000)),
+            ],
+        )
+
+        async def generate(request: httpx.Request) -> httpx.Response:
+            self.starts.append(self.clock.now)
+            if len(self.starts) == probes:
+                enough.set()
+            return await (slow if lasting else good)(request)
+
+        self.ollama.generate = generate
+        task = asyncio.create_task(self.prober.run())
+        await enough.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
