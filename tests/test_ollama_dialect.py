@@ -123,3 +123,15 @@ def test_the_request_streams_keeps_the_expiry_and_has_no_option_that_reloads_the
     assert isinstance(options, dict)
     assert set(options) == {"temperature", "seed", "num_predict"}
     assert options["num_predict"] == 32
+
+
+def test_a_number_too_large_for_any_duration_is_one_that_was_not_told() -> None:
+    usage = next(event for event in read(done(eval_duration=10**400, eval_count=10**400)) if isinstance(event, Usage))
+    assert (usage.decode_s, usage.output_tokens, usage.prompt_tokens) == (None, None, 200)
+
+
+def test_a_servers_error_becomes_one_short_line() -> None:
+    (error,) = read(json.dumps({"error": "CUDA error:\n  out of memory\n" + "x" * 5000}).encode() + b"\n")
+    assert isinstance(error, Error)
+    assert error.text.startswith("CUDA error: out of memory xxx")
+    assert len(error.text) <= 200

@@ -230,3 +230,10 @@ def test_the_request_streams_with_usage_and_carries_the_engines_own_keys(dialect
         "model": "m", "max_tokens": 32, "stream": True, "temperature": 0.8, "ignore_eos": True,
         "stream_options": {"include_usage": True}, key: prompt,
     }  # fmt: skip
+
+
+async def test_an_error_in_a_field_of_its_own_as_llama_cpp_sent_it_is_the_servers_error() -> None:
+    told = b'error: {"code":500,"message":"boom","type":"server_error"}\n\n'
+    result = await play(CHAT, 0.0, answer((0.1, delta(content="a")), (0.2, told)))
+    assert result.reason is Reason.ERROR_IN_STREAM
+    assert result.error.endswith("boom")

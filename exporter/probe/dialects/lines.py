@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 
 from exporter.probe.events import Error
 
 MAX_LINE = 4 * 2**20
 """Bytes of one line: the last one of Ollama's lists every token of the context, about 7 bytes each."""
+
+MAX_ERROR = 200
+"""Characters of an error that are kept."""
 
 NANOSECOND = 1e-9
 MILLISECOND = 1e-3
@@ -39,7 +42,7 @@ def json_object(data: bytes) -> dict[str, object] | Error:
     """Return the JSON object in `data`; an Error if it is none, or if it is the report of one.
 
     Servers report errors as `{"error": "text"}`, `{"error": {"message": "text"}}` and, older vLLMs,
-    `{"object": "error", "message": "text"}`.
+    `{"object": "error", "message": "text"}`; one becomes a short line.
     """
     try:
         row = json.loads(data)
@@ -50,7 +53,13 @@ def json_object(data: bytes) -> dict[str, object] | Error:
     error = row if row.get("object") == "error" else row.get("error")
     if error is None:
         return row
-    return Error(str(error.get("message", error) if isinstance(error, dict) else error))
+    return reported(error)
+
+
+def reported(error: object) -> Error:
+    """Return the error that a server reported as a text, or as an object with a `message`, as one short line."""
+    words = str(error.get("message", error) if isinstance(error, dict) else error).split()
+    return Error(" ".join(words)[:MAX_ERROR])
 
 
 def mapping(row: Mapping[str, object], key: str) -> Mapping[str, object]:
@@ -69,7 +78,7 @@ def seconds(row: Mapping[str, object], key: str, unit: float) -> float | None:
     match row.get(key):
         case bool():
             return None
-        case int() | float() as value if 0 <= value < math.inf:
+        case int() | float() as value if 0 <= value <= sys.float_info.max:  # JSON's whole numbers have no end
             return value * unit
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from exporter.probe.dialects.lines import MILLISECOND, Lines, count, json_object, mapping, seconds, text
+from exporter.probe.dialects.lines import MILLISECOND, Lines, count, json_object, mapping, reported, seconds, text
 from exporter.probe.events import Ask, Done, Error, Event, Token, Usage
 
 END = b"[DONE]"
@@ -49,6 +49,9 @@ class OpenAICompletions:
         if line:
             if name == b"data":
                 self._data.append(value.removeprefix(b" "))
+            elif name == b"error":  # llama.cpp up to 2025
+                row = json_object(value)
+                return [row if isinstance(row, Error) else reported(row)]
             elif name not in (b"", b"event", b"id", b"retry"):
                 return [self._no_event(line)]
             return []
