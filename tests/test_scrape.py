@@ -31,7 +31,9 @@ GOOD = {
     "in chunks": chunked(PAGE_BYTES[:1000], PAGE_BYTES[1000:]) + b"0\r\n\r\n",
     "ended by the end of the connection": b"HTTP/1.0 200 OK\r\n\r\n" + PAGE_BYTES,
     "in gzip": http(gzip.compress(PAGE_BYTES), GZIP),
+    "in gzip of two members": http(gzip.compress(PAGE_BYTES[:1000]) + gzip.compress(PAGE_BYTES[1000:]), GZIP),
     "in deflate": http(zlib.compress(PAGE_BYTES), DEFLATE),
+    "in deflate without a header": http(zlib.compress(PAGE_BYTES, wbits=-zlib.MAX_WBITS), DEFLATE),
     "as an image": http(PAGE_BYTES, "Content-Type: image/png"),
     "in a charset that nobody knows": http(PAGE_BYTES, "Content-Type: text/plain; charset=nope"),
     "after 100 Continue": b"HTTP/1.1 100 Continue\r\n\r\n" + http(PAGE_BYTES),
@@ -58,6 +60,8 @@ async def test_bytes_that_are_no_utf_8_harm_only_their_own_line() -> None:
 TOO_LARGE = "the page of {place} is larger than 16 MiB; check url and metrics_path"
 CUT = "{place} ended the connection before the answer was complete; was the server restarted?"
 NO_HTTP = "{place} does not answer in valid HTTP; check the port"
+NO_END = "the compressed page of {place} lacks its end; did a proxy in between cut it short?"
+NO_ZIP = "the page of {place} cannot be decompressed"
 BOMB = gzip.compress(b"a 1\n" * (MAX_BODY // 2))
 BAD: dict[str, tuple[bytes, Outcome, str]] = {
     "401": (of_status("401 No"), Outcome.AUTH, "HTTP 401 from {place}/metrics; give the target its bearer_token"),
@@ -81,8 +85,23 @@ BAD: dict[str, tuple[bytes, Outcome, str]] = {
     "cut within a chunk": (chunked(PAGE_BYTES)[:-100], Outcome.TRUNCATED, CUT),
     "cut after a chunk": (chunked(PAGE_BYTES), Outcome.TRUNCATED, CUT),
     "nothing": (b"", Outcome.TRUNCATED, "{place} ended the connection without an answer; does it speak https"),
-    "no gzip": (http(b"a 1\n", GZIP), Outcome.PROTOCOL, NO_HTTP),
-    "no deflate": (http(b"a 1\n", DEFLATE), Outcome.PROTOCOL, NO_HTTP),
+    "gzip cut short by who sent its length": (http(gzip.compress(PAGE_BYTES)[:-2000], GZIP), Outcome.TRUNCATED, NO_END),
+    "gzip without its last byte": (http(gzip.compress(PAGE_BYTES)[:-1], GZIP), Outcome.TRUNCATED, NO_END),
+    "gzip cut short in its second member": (
+        http(gzip.compress(PAGE_BYTES) + gzip.compress(b"a 1\n")[:-9], GZIP),
+        Outcome.TRUNCATED,
+        NO_END,
+    ),
+    "deflate cut short": (http(zlib.compress(PAGE_BYTES)[:-2000], DEFLATE), Outcome.TRUNCATED, NO_END),
+    "deflate cut short, without a header": (
+        http(zlib.compress(PAGE_BYTES, wbits=-zlib.MAX_WBITS)[:-2000], DEFLATE),
+        Outcome.TRUNCATED,
+        NO_END,
+    ),
+    "no gzip": (http(b"a 1\n", GZIP), Outcome.PROTOCOL, NO_ZIP),
+    "no deflate": (http(b"go_threads 3\n", DEFLATE), Outcome.PROTOCOL, NO_ZIP),
+    "gzip and something else": (http(gzip.compress(PAGE_BYTES) + b"else", GZIP), Outcome.PROTOCOL, NO_ZIP),
+    "an encoding that was not asked for": (http(b"a 1\n", "Content-Encoding: br"), Outcome.PROTOCOL, "(br was not ask"),
     "another protocol": (b"SSH-2.0-OpenSSH_9.2\r\n", Outcome.PROTOCOL, NO_HTTP),
     "binary": (b"\x00\x01\x02\r\n\r\n", Outcome.PROTOCOL, NO_HTTP),
     "no status": (b"HTTP/1.1 tok-en OK\r\n\r\n", Outcome.PROTOCOL, NO_HTTP),

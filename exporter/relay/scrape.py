@@ -6,16 +6,17 @@ import asyncio
 import os
 import ssl
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import aiohttp
-from aiohttp.http_exceptions import ContentEncodingError
 from yarl import URL
 
 from exporter import access
 from exporter.config import Target
 from exporter.model import Outcome
+from exporter.relay.inflate import Inflate
 
 MAX_BODY = 16 * 1024 * 1024
 """Bytes of a page after decompression; a big vLLM page has 0.1 MB."""
@@ -54,8 +55,8 @@ def new_session() -> aiohttp.ClientSession:
         connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=30),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None),
-        headers={"User-Agent": "llm-vitals"},
-        auto_decompress=True,
+        headers={"User-Agent": "llm-vitals", "Accept-Encoding": "gzip, deflate"},
+        auto_decompress=False,  # It takes a gzip body that ends too early for a whole one.
     )
 
 
@@ -137,15 +138,24 @@ def _check_status(status: int, url: URL) -> None:
 
 
 async def _read(response: aiohttp.ClientResponse, url: URL) -> bytes:
-    chunks: list[bytes] = []
+    pieces: list[bytes] = []
     size = 0
-    async for chunk in response.content.iter_any():
-        size += len(chunk)
-        if size > MAX_BODY:
-            detail = f"the page of {_place(url)} is larger than {MAX_BODY // 2**20} MiB; check url and metrics_path"
-            raise _FetchError(Outcome.TOO_LARGE, detail, response.status)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    try:
+        inflate = Inflate(response.headers.get("Content-Encoding", ""))
+        async for chunk in response.content.iter_any():
+            for piece in inflate.feed(chunk):
+                size += len(piece)
+                if size > MAX_BODY:
+                    detail = f"the page of {_place(url)} is larger than {MAX_BODY // 2**20} MiB"
+                    raise _FetchError(Outcome.TOO_LARGE, f"{detail}; check url and metrics_path", response.status)
+                pieces.append(piece)
+    except zlib.error as error:
+        detail = f"the page of {_place(url)} cannot be decompressed ({error}); is there a broken proxy in between?"
+        raise _FetchError(Outcome.PROTOCOL, detail, response.status) from error
+    if not inflate.whole:
+        detail = f"the compressed page of {_place(url)} lacks its end; did a proxy in between cut it short?"
+        raise _FetchError(Outcome.TRUNCATED, detail, response.status)
+    return b"".join(pieces)
 
 
 def explain(error: Exception, url: URL) -> tuple[Outcome, str]:
@@ -165,9 +175,7 @@ def explain(error: Exception, url: URL) -> tuple[Outcome, str]:
         case aiohttp.ServerDisconnectedError():
             remedy = "does it want tls.cert_file?" if url.scheme == "https" else "does it speak https, not http?"
             return Outcome.TRUNCATED, f"{where} ended the connection without an answer; {remedy}"
-        case aiohttp.ClientPayloadError() | aiohttp.ClientOSError() if not isinstance(
-            error.__cause__, ContentEncodingError
-        ):
+        case aiohttp.ClientPayloadError() | aiohttp.ClientOSError():
             detail = f"{where} ended the connection before the answer was complete; was the server restarted?"
             return Outcome.TRUNCATED, detail
         case _:
