@@ -68,9 +68,13 @@ def _present(client: httpx.Client, options: argparse.Namespace) -> list[Explanat
     until = time.monotonic() + SETTLE
     while True:
         answer: list[Explanation] = _get(client, url, {"context": str(options.context)}, "llm-vitals")
+        if not answer:
+            raise ExplainError(
+                f"{options.exporter} knows no server yet; `llm-vitals check` says where it looks for one"
+            )
         found = [item for item in answer if options.target in (None, item["target"])]
         if not found:
-            known = ", ".join(sorted({item["target"] for item in answer})) or "none"
+            known = ", ".join(sorted({item["target"] for item in answer}))
             raise ExplainError(f"no target is called {options.target!r}; there are: {known}")
         young = any(
             item["verdict"]["cause"] == "unknown" and item["verdict"]["held_seconds"] < SETTLE for item in found

@@ -182,6 +182,17 @@ async def test_what_cannot_be_explained_is_one_line_and_exit_code_1(
     assert line.startswith(f"llm-vitals: {message.format(url=url)}")
 
 
+async def test_an_exporter_that_found_no_server_is_told_so(
+    fake: tuple[Fake, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, url = fake
+    made.found = []
+    for asked in ([], ["box"]):
+        assert await command(*asked, "--exporter", url) == 1
+        problem = f"llm-vitals: {url} knows no server yet; `llm-vitals check` says where it looks for one\n"
+        assert capsys.readouterr().err == problem
+
+
 async def test_a_prometheus_without_the_series_is_told_so(
     fake: tuple[Fake, str], capsys: pytest.CaptureFixture[str]
 ) -> None:

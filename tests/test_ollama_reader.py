@@ -197,12 +197,19 @@ async def test_each_kind_of_bad_answer_has_its_outcome_and_its_line(
     assert snapshot.readings is None
 
 
-async def test_nobody_listening_says_how_to_start_it() -> None:
+@pytest.mark.parametrize(
+    ("host", "remedy"),
+    [
+        ("127.0.0.1", "is the server running? In a container this address is the container itself: use host.docker"),
+        ("127.0.0.2", "is the server running, and does it listen on more than 127.0.0.1?"),
+    ],
+)
+async def test_nobody_listening_says_how_to_reach_it(host: str, remedy: str) -> None:
     async with serve({}) as target:
         pass
-    snapshot = await read_server(target)
+    snapshot = await read_server(replace(target, url=target.url.replace("127.0.0.1", host)))
     assert snapshot.outcome is Outcome.CONNECT
-    assert "OLLAMA_HOST=0.0.0.0" in snapshot.detail
+    assert f"; {remedy}" in snapshot.detail
 
 
 async def test_an_unknown_name_is_dns() -> None:

@@ -102,7 +102,7 @@ async def test_nobody_listening_is_connect_and_says_what_to_do() -> None:
     result = await probe(target)
     assert result.reason is Reason.CONNECT
     assert "nothing listens on" in result.error
-    assert "OLLAMA_HOST=0.0.0.0" in result.error
+    assert "use host.docker.internal" in result.error
 
 
 async def test_tls_to_a_plain_server_is_tls() -> None:

@@ -15,6 +15,7 @@ import httpx
 
 from exporter.access import AccessError, request_headers, ssl_context
 from exporter.model import Outcome
+from exporter.relay.scrape import remedy_refused
 from exporter.settings import Target
 
 MAX_BODY = 16 * 2**20
@@ -166,10 +167,7 @@ def explain(exc: httpx.HTTPError, target: Target) -> tuple[Outcome, str]:
         hint = "use http:// if the server speaks no TLS, else set `tls.ca_file` or `tls.server_name`"
         return Outcome.TLS, f"TLS with {target.url} failed ({error.reason or error}); {hint}"
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return Outcome.CONNECT, (
-            f"nothing listens on {target.url}; start it, or, if Ollama runs on the host and this in a container, "
-            "start Ollama with OLLAMA_HOST=0.0.0.0"
-        )
+        return Outcome.CONNECT, f"nothing listens on {target.url}; {remedy_refused(httpx.URL(target.url).host)}"
     if isinstance(exc, httpx.ConnectError):
         return Outcome.CONNECT, f"cannot connect to {target.url} ({exc}); check the address and the firewall"
     return (
