@@ -18,7 +18,7 @@ from exporter.settings import Target
 from exporter.simulator.clock import RealClock
 from exporter.simulator.ollama import OllamaServer
 from exporter.simulator.vllm import VllmServer
-from tests.ollama_fakes import serve
+from tests.ollama_fakes import done, line, serve
 from tests.peers import free_port
 from tests.simulated import GEMMA, GPU, OLLAMA, VLLM
 
@@ -113,6 +113,7 @@ async def test_a_server_without_metrics_is_known_by_the_owner_of_its_models() ->
     assert printed.json["coalesced"] is True
     assert printed.json["prompts"]["small"]["itl_p50_seconds"] is None
     assert printed.json["slow_half"] is None
+    assert printed.json["verdict"].endswith("cannot be told: the answers came in large pieces.")
 
 
 async def test_a_failing_server_is_one_line_with_the_reason_and_exit_code_1() -> None:
@@ -178,3 +179,35 @@ def test_the_target_is_a_url_with_the_key_of_the_environment_or_one_of_the_confi
     assert load_one("http://h:1", file, {}).name == "box"
     with pytest.raises(ConfigError, match="put http:// first"):
         load_one("h:8000", None, {})
+
+
+@pytest.mark.parametrize(("load", "code"), [(lambda asked: 2e9 if asked == 2 else 1e6, 0), (lambda asked: 2e9, 1)])
+async def test_a_probe_that_loaded_the_model_is_no_measurement(load: Any, code: int) -> None:
+    asked = 0
+
+    async def models(request: web.Request) -> web.Response:
+        rows = [{"name": "m", "digest": "d", "expires_at": "2319-01-01T00:00:00Z"}]
+        return web.json_response({"models": rows})
+
+    async def generate(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        if not (prompt := (await request.json())["prompt"]):
+            return web.json_response({"done": True})
+        asked += 1
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(line("a"))
+        await response.write(line("b") + done(prompt_eval_count=len(prompt) // 4, load_duration=int(load(asked))))
+        return response
+
+    async def version(request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.12.0"})
+
+    async with serve({"/api/ps": models, "/api/generate": generate, "/api/version": version}) as target:
+        printed = await run(target.url, replace(QUICK, as_json=True))
+    assert printed.code == code
+    if code:
+        assert "loaded the model anew" in printed.err
+    else:
+        # The second probe, the small one after the warm-up, was a load, and a turn counts as a whole.
+        assert printed.json["probes"] == {"small": 1, "large": 1}

@@ -72,3 +72,22 @@ async def test_a_large_prompt_fits_in_the_context_or_is_left_out(context: int, t
     large = rig.prober.last.get(("m", "large"))
     assert (large and large.prompt_tokens) == (tokens and pytest.approx(tokens, rel=0.05))
     assert ("m", "cached") in rig.prober.last
+
+
+async def test_a_repeated_prompt_is_not_compared_with_one_of_another_size() -> None:
+    rig = Rig(TARGET, m=expiring(3000))
+    warm = counting(rig.clock)
+    counts = done(prompt_eval_count=2000, load_duration=5 * 10**9)
+    loading = answer(rig.clock, [(5.0, line("a")), (0.02, line("b")), (0.0, counts)])
+
+    async def reloading(request: httpx.Request) -> httpx.Response:
+        """Load the model anew for the first large prompt, whose time is then no latency to compare with."""
+        made: httpx.Response = await (loading if len(rig.ollama.asked) == 3 else warm)(request)
+        return made
+
+    rig.ollama.generate = reloading
+    await rig.prober.turn()
+    assert rig.prober.last["m", "large"].reloaded
+    assert rig.prober.last["m", "cached"].ok
+    assert rig.value("probe_cached_saving_seconds") is None
+    assert rig.value("probe_prefill_seconds_per_token") is None

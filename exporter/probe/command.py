@@ -82,17 +82,22 @@ async def _measure(target: Target, options: Options, client: httpx.AsyncClient, 
     try:
         for _ in range(options.times):
             await prober.turn()
+            loaded = any(result.reloaded for result in prober.last.values())
             for (name, kind), result in prober.last.items():
                 model = replace(model, name=name)  # by its full name, now that it is in memory
                 if not result.ok:
                     raise ProbeError(f"{target.url}, model {model.name}: {result.reason}: {result.error}")
-                results[kind].append(result)
+                if not loaded:  # a turn's probes are compared with each other, so they count together
+                    results[kind].append(result)
             if why_not := prober.skipped.get(model.name):
                 raise ProbeError(f"{target.url}, model {model.name}: not probed: {why_not}")
             if not prober.last:
                 raise ProbeError(f"{target.url}, model {model.name}: it was unloaded meanwhile; use it, and try again")
     finally:
         progress.end()
+    if not any(results.values()):
+        why = "each turn loaded the model anew; somebody asks for it with other options, or for another model"
+        raise ProbeError(f"{target.url}, model {model.name}: {why}")
     return Report(target.url, host.backend, model.name, {kind: found for kind, found in results.items() if found})
 
 

@@ -87,7 +87,8 @@ class Report:
         figures = self.figures(kind)
         ttft, tokens, tpot = figures["ttft_p50_seconds"], figures["prompt_tokens"], figures["tpot_seconds"]
         if ttft is None or tpot is None:
-            return None, "Whether prefill or decode is the slow half cannot be told: the server counts no tokens."
+            why = "the answers came in large pieces" if self._coalesced() else "the server counts no tokens"
+            return None, f"Whether prefill or decode is the slow half cannot be told: {why}."
         # What was not the model's work is no part of either half.
         prefill = ttft - (figures["queue_seconds"] or 0.0) - (figures["load_seconds"] or 0.0)
         decode = tpot * (ANSWER - 1)

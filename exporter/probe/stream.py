@@ -170,7 +170,7 @@ def _refused(status: int, body: bytes) -> Failure:
     text = error_text(body)
     line = f"HTTP {status} {text}".rstrip()
     if status == httpx.codes.SERVICE_UNAVAILABLE or is_overload(text):
-        return Failure(Reason.OVERLOAD, f"{line}; the server's queue is full")
+        return Failure(Reason.OVERLOAD, f"{line}; the server's queue is full, or it is not ready yet")
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Failure(Reason.AUTH, f"{line}; check `bearer_token` or `basic_auth`, and OLLAMA_HOST there")
     if status == httpx.codes.NOT_FOUND and "model" in text:
