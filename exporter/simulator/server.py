@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
 
@@ -140,5 +140,15 @@ class Server(ABC):
 
 
 def new_application() -> web.Application:
-    """Return an application that takes the long prompts of a long context."""
-    return web.Application(client_max_size=_BODY_LIMIT)
+    """Return an application that takes the long prompts of a long context, and lets a client go without a word."""
+    return web.Application(client_max_size=_BODY_LIMIT, middlewares=[_let_go])
+
+
+@web.middleware
+async def _let_go(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ConnectionResetError:
+        return web.Response()  # Nobody reads it; raised on, it would be logged as a fault of the server's.
