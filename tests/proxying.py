@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -37,6 +39,8 @@ def post(path: str, body: bytes, *fields: str) -> bytes:
 
 
 GENERATE = post("/api/generate", b'{"model":"m","prompt":"x"}')
+
+RESET = struct.pack("ii", 1, 0)
 
 
 def on_connection(talk: Talk) -> Talk:
@@ -144,3 +148,67 @@ def values(proxy: ObservingProxy, name: str) -> dict[str, float]:
             if suffix in ("", "_sum", "_count"):
                 found[" ".join([*(value for _, value in sample.labels), suffix]).strip()] = sample.value
     return found
+
+
+def finished(proxy: ObservingProxy) -> dict[str, float]:
+    """Return the finishes that were counted, of all models, by reason."""
+    found: dict[str, float] = {}
+    for key, value in values(proxy, "requests_finished_total").items():
+        if value:
+            found[key.split()[1]] = found.get(key.split()[1], 0) + value
+    return found
+
+
+def reset(writer: asyncio.StreamWriter) -> None:
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    writer.transport.abort()
+
+
+STAGES = {
+    "before the head of the answer": (),
+    "after the head": (STREAM,),
+    "in the middle of a chunk": (STREAM, token()[:20]),
+    "between two tokens": (STREAM, token(), token()),
+}
+
+
+def dying(pieces: tuple[bytes, ...], end: Callable[[asyncio.StreamWriter], None]) -> Callable[..., Awaitable[None]]:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b'x"}')
+        for piece in pieces:
+            writer.write(piece)
+        await writer.drain()
+        end(writer)
+
+    return talk
+
+
+class Watched:
+    """A server that answers by `pieces` and then waits; `left` tells that its client has gone, `how` in what way."""
+
+    def __init__(self, *pieces: bytes, until_body: bool = True) -> None:
+        self.pieces = pieces
+        self.until_body = until_body
+        self.answered = asyncio.Event()
+        self.left = asyncio.Event()
+        self.how: Exception | None = None
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b'x"}' if self.until_body else b"\r\n\r\n")
+        for piece in self.pieces:
+            writer.write(piece)
+        self.answered.set()
+        try:
+            await reader.read()
+        except ConnectionError as error:
+            self.how = error
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def watched(*pieces: bytes, until_body: bool = True) -> AsyncIterator[tuple[Watched, ObservingProxy]]:
+    server = Watched(*pieces, until_body=until_body)
+    async with talking(on_connection(server.talk)) as url, proxied(url) as proxy:
+        async with asyncio.timeout(10):
+            yield server, proxy

@@ -1,0 +1,41 @@
+"""A server behind TLS."""
+
+from __future__ import annotations
+
+import asyncio
+
+from exporter.settings import Tls
+from tests.peers import PEM, server_tls, talking
+from tests.proxying import (
+    GENERATE,
+    STREAM,
+    ask,
+    connect,
+    on_connection,
+    proxied,
+    token,
+)
+
+
+async def test_a_server_behind_tls_is_reached_if_its_certificate_is_right_and_its_client_may_leave() -> None:
+    left = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert await reader.readuntil(b'x"}') == GENERATE
+        writer.write(STREAM + token())
+        try:
+            await reader.read()
+        finally:
+            left.set()
+
+    async with talking(on_connection(talk), server_tls()) as url, asyncio.timeout(20):
+        async with proxied(url, tls=Tls(ca_file=PEM / "ca.pem", server_name="llm.test")) as proxy:
+            reader, writer = await connect(proxy)
+            writer.write(GENERATE)
+            assert await reader.readexactly(len(STREAM + token())) == STREAM + token()
+            writer.close()
+            await left.wait()
+        async with proxied(url, tls=Tls(ca_file=PEM / "ca.pem")) as proxy:
+            assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 ")
+        async with proxied(url, tls=Tls(ca_file=PEM / "none.pem")) as proxy:
+            assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 ")
