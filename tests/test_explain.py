@@ -88,7 +88,7 @@ def test_it_says_the_five_numbers_the_time_the_ceilings_the_evidence_and_what_to
         "requests waiting ",
         "KV cache in use ",
         "where the time goes, of the last minute's traffic",
-        "one stream decodes at most 37.4 tokens/s: 16.1 GB of weights a token at 600 GB/s",
+        "without speculative decoding one stream decodes at most 37.4 tokens/s: 16.1 GB of weights a token at 600 GB/s",
         "KV cache: 131,072 bytes a token; a context of 500 tokens takes 0.0655 GB",
         "it holds 2,560 tokens (0.336 GB): 5 contexts of 500 tokens",
         "of what a decode step reads is KV",

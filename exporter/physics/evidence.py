@@ -17,6 +17,7 @@ DECODE = "vitals_request_decode_seconds"
 PROMPT = "vitals_prompt_tokens_total"
 CACHED = "vitals_cached_prompt_tokens_total"
 GENERATED = "vitals_generation_tokens_total"
+ACCEPTED = "vitals_spec_decode_accepted_tokens_total"
 FINISHED = "vitals_requests_finished_total"
 PREEMPTED = "vitals_preemptions_total"
 READ_BYTES = "vitals_estimated_read_bytes_per_gpu_total"
@@ -32,7 +33,7 @@ _SPREAD = (TTFT, ITL)
 _MEANS = (QUEUE, PREFILL, DECODE)
 """Histograms of which only the mean is."""
 
-_SUMMED = (PROMPT, CACHED, GENERATED, FINISHED, PREEMPTED, RUNNING, WAITING, CAPACITY)
+_SUMMED = (PROMPT, CACHED, GENERATED, ACCEPTED, FINISHED, PREEMPTED, RUNNING, WAITING, CAPACITY)
 _HIGHEST = (USAGE, READ_BYTES)
 _LOWEST = (ASLEEP,)
 _COUNTERS = (PROMPT, GENERATED, FINISHED, PREEMPTED)
@@ -103,7 +104,8 @@ class Stretch:
     `running`: the mean of the readings in which any ran, 0 if none did; `context`: KV tokens of each of them.
     `waiting_share`: the share of the readings in which requests waited; `usage`: the highest KV-cache usage, 0 to 1.
     Tokens, finished requests, preemptions and bytes are increases; `preempting`: in how many steps from reading to
-    reading preemptions rose.
+    reading preemptions rose.  `per_step`: tokens that one stream gets of an engine step, more than 1 with speculative
+    decoding only.
     """
 
     end: float
@@ -117,6 +119,7 @@ class Stretch:
     prompt_tokens: float | None
     computed_tokens: float | None
     generated_tokens: float | None
+    per_step: float
     finished: float | None
     preemptions: float | None
     preempting: int
@@ -201,6 +204,7 @@ def stretch(readings: Sequence[Reading]) -> Stretch | None:
         prompt_tokens=prompt,
         computed_tokens=None if prompt is None else max(prompt - (cached or 0.0), 0.0),
         generated_tokens=increase(GENERATED),
+        per_step=tokens_per_step(increase(GENERATED), increase(ACCEPTED)),
         finished=increase(FINISHED),
         preemptions=increase(PREEMPTED),
         preempting=sum(
@@ -214,6 +218,13 @@ def stretch(readings: Sequence[Reading]) -> Stretch | None:
         prefill=_mean(PREFILL, first, last),
         decode=_mean(DECODE, first, last),
     )
+
+
+def tokens_per_step(generated: float | None, accepted: float | None) -> float:
+    """Return how many tokens a stream got of an engine step, which gives one and those of a draft that it accepts."""
+    if not generated or not accepted or accepted >= generated:
+        return 1.0
+    return generated / (generated - accepted)
 
 
 def restarted(before: Reading, after: Reading) -> bool:

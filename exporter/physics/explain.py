@@ -8,6 +8,7 @@ from typing import Any
 
 from exporter.physics.causes import causes
 from exporter.physics.evidence import CAPACITY, RUNNING, USAGE, WAITING
+from exporter.physics.verdict import SPECULATIVE
 from exporter.physics.watch import Diagnosis
 from exporter.vitals import Latency, Quantile
 
@@ -99,8 +100,9 @@ def _ceilings(diagnosis: Diagnosis, context: int) -> dict[str, Any]:
         "weight_bytes": known.weight_bytes,
         "read_bytes_per_token": known.read_bytes,
         "decode_ceiling_tokens_per_second": known.ceiling,
-        "alone_decode_tokens_per_second": alone,
-        "achieved_ratio": alone / known.ceiling if alone and known.ceiling else None,
+        "alone_decode_tokens_per_second": alone.rate if alone else None,
+        "alone_tokens_per_weight_reading": alone.per_reading if alone else None,
+        "achieved_ratio": alone.rate / alone.per_reading / known.ceiling if alone and known.ceiling else None,
         "bandwidth_usage_ratio": diagnosis.bandwidth_usage,
         "kv_bytes_per_token": kv.per_token if kv else None,
         "kv_capacity_tokens": tokens,
@@ -165,11 +167,14 @@ def _limits(found: Mapping[str, Any]) -> Iterator[str]:
     if (most := found["decode_ceiling_tokens_per_second"]) is not None:
         bandwidth = found["memory_bandwidth_bytes_per_second"] or found["ram_bandwidth_bytes_per_second"]
         yield (
-            f"    one stream decodes at most {most:.3g} tokens/s: {_giga(found['read_bytes_per_token'])} of weights a "
-            f"token at {_giga(bandwidth)}/s"
+            f"    without speculative decoding one stream decodes at most {most:.3g} tokens/s: "
+            f"{_giga(found['read_bytes_per_token'])} of weights a token at {_giga(bandwidth)}/s"
         )
     if (share := found["achieved_ratio"]) is not None:
-        yield f"    alone, a probe reached {found['alone_decode_tokens_per_second']:.3g} tokens/s, {share:.0%} of that"
+        rate, each = found["alone_decode_tokens_per_second"], found["alone_tokens_per_weight_reading"]
+        drafted = f", {each:.2g} of each reading," if each >= SPECULATIVE else ","
+        more = " (speculative decoding, or the device or the weights are not as configured)" if share > 1 else ""
+        yield f"    alone, a probe reached {rate:.3g} tokens/s{drafted} {share:.0%} of that{more}"
     if (usage := found["bandwidth_usage_ratio"]) is not None:
         yield f"    by the engine's own estimate {usage:.0%} of the memory bandwidth is in use"
     if (each := found["kv_bytes_per_token"]) is not None:

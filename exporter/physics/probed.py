@@ -6,7 +6,9 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from exporter.physics.evidence import tokens_per_step
 from exporter.probe.result import ProbeResult, Reason
 from exporter.settings import ProbeSettings
 
@@ -16,8 +18,6 @@ QUIET_QUEUE = 0.1
 RECENT = 300.0
 """Seconds for which a probe speaks of now at least."""
 
-NO_TOKEN = frozenset({Reason.TIMEOUT_FIRST_TOKEN, Reason.TIMEOUT_TOTAL})
-
 Results = Mapping[tuple[str, str], ProbeResult]
 """A prober's last results by (model, kind of prompt)."""
 
@@ -26,7 +26,7 @@ Results = Mapping[tuple[str, str], ProbeResult]
 class Probed:
     """The last probe of one model: when it ended and until when it speaks of now (Unix times), its figures in seconds.
 
-    `itl`: the median.  `reloaded`: the server loaded the model for it; `stalled`: it gave up waiting for tokens.
+    `itl`: the median.  `reloaded`: the server loaded the model for it; `stalled`: it gave up waiting for a token.
     """
 
     at: float
@@ -57,7 +57,7 @@ def last(results: Results, model: str, settings: ProbeSettings) -> Probed | None
         statistics.median(slowest.gaps) if slowest.gaps else slowest.tpot,
         slowest.phases,
         any(result.reloaded for result in own),
-        latest.reason in NO_TOKEN,
+        latest.reason is Reason.TIMEOUT_FIRST_TOKEN,
         latest.ok,
     )
 
@@ -85,21 +85,49 @@ class Tokens:
         return sum(tokens for at, tokens in self._made if start < at <= end)
 
 
-def alone(result: ProbeResult, generated: Iterable[tuple[float, float | None]], made: Tokens) -> bool | None:
-    """Return whether a probe was alone on the server; None while no reading was taken after it.
+class Counted(NamedTuple):
+    """The engine's counters at Unix time `at`: tokens generated, and those of them that came of accepted drafts."""
 
-    By the engine's counter of generated tokens at Unix times, from the last reading before it to the first one after
-    it: no more than the probes' own.  An engine without that counter is believed to serve one request where the probe
-    did not wait.
+    at: float
+    generated: float | None
+    accepted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """A probe that was alone on the server: its tokens/s, and how many of them one reading of the weights gave.
+
+    `per_reading` is 1 without speculative decoding, or where the engine does not tell.
+    """
+
+    rate: float
+    per_reading: float = 1.0
+
+
+def alone(result: ProbeResult, counted: Iterable[Counted], made: Tokens) -> float | None:
+    """Return the tokens per reading of the weights of a probe that was alone on the server, 0 if it was not alone.
+
+    None while no reading was taken after it.  By the engine's counter of generated tokens at Unix times, from the
+    last reading before it to the first one after it: no more than the probes' own.  An engine without that counter is
+    believed to serve one request where the probe did not wait.
     """
     begun = result.at - result.duration
-    start, then = max(((at, count) for at, count in generated if at <= begun), default=(begun, None))
-    end, now = min(((at, count) for at, count in generated if at >= result.at), default=(None, None))
-    if end is None:
+    before, after = None, None
+    for count in counted:
+        if count.at <= begun:
+            before = count
+        elif count.at >= result.at and after is None:
+            after = count
+    if after is None:
         return None
-    if now is None:
-        return result.phases.get("queue", 0.0) < QUIET_QUEUE
-    return then is not None and now - then <= made.between(start, end)
+    if after.generated is None:
+        return 1.0 if result.phases.get("queue", 0.0) < QUIET_QUEUE else 0.0
+    if before is None or before.generated is None:
+        return 0.0
+    generated = after.generated - before.generated
+    if generated > made.between(before.at, after.at):
+        return 0.0
+    return tokens_per_step(generated, (after.accepted or 0.0) - (before.accepted or 0.0))
 
 
 def decode_rate(result: ProbeResult) -> float | None:

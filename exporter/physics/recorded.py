@@ -14,7 +14,7 @@ from exporter.physics import evidence
 from exporter.physics.causes import causes
 from exporter.physics.facts import Bandwidth, Facts
 from exporter.physics.kv import Kv
-from exporter.physics.probed import Probed
+from exporter.physics.probed import Alone, Probed
 from exporter.physics.verdict import EASE, TESTS
 from exporter.physics.watch import HISTORY, Diagnosis, ModelWatch
 from exporter.probe.result import COLD_LOAD
@@ -74,7 +74,8 @@ def _diagnosis(
             break
         since = moment
     view = watch.view(latest, figures.facts, figures.probe())
-    view = replace(view, alone=figures.one("vitals_probe_alone_decode_tokens_per_second"))
+    if rate := figures.one("vitals_probe_alone_decode_tokens_per_second"):
+        view = replace(view, alone=Alone(rate))
     if cause == "idle" and view.now is not None and view.now.generated_tokens:
         # The recorded verdict knew that these were the probes'.
         view = replace(view, probe_tokens=int(view.now.generated_tokens))

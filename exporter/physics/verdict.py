@@ -33,6 +33,9 @@ GROWN = 1.5
 FAR_BELOW, REACHED = 0.5, 0.6
 """Shares of the decode ceiling: below the first it is missed, from the second on it is reached."""
 
+SPECULATIVE = 1.05
+"""Tokens of one reading of the weights from which speculative decoding is named."""
+
 LOST = 0.01
 """Seconds a token above the ceiling's that make missing it worth naming; launches cost a few ms anywhere."""
 
@@ -163,7 +166,9 @@ def _prefill_interference(view: View, ease: float) -> tuple[str, ...]:
 def _grown(view: View, ease: float) -> tuple[float, float, tuple[str, ...]] | None:
     """Return how many times the batch and the context of the hour's best ITL there are now, if ITL has grown."""
     now = view.now
-    if now is None or now.itl is None or now.itl.count < ENOUGH or now.itl.mean < SLOW_ITL * ease or not now.running:
+    if now is None or now.itl is None or now.itl.count < ENOUGH or not now.running:
+        return None
+    if now.itl.mean / now.per_step < SLOW_ITL * ease:
         return None
     known = ((past.itl, past) for past in view.past if past.itl is not None and past.running)
     itl, best = min(known, key=lambda pair: pair[0], default=(0.0, None))
@@ -193,14 +198,26 @@ def _context_grown(view: View, ease: float) -> tuple[str, ...]:
 
 
 def _share(view: View) -> tuple[float, float, str] | None:
-    """Return a lone stream's share of the decode ceiling, the seconds a token it loses to it, and the sentence."""
-    if view.alone is None or view.facts.ceiling is None:
+    """Return a lone stream's share of the decode ceiling, the seconds a token it loses to it, and the sentence.
+
+    The ceiling is of readings of the weights; speculative decoding makes several tokens of one.
+    """
+    alone, most = view.alone, view.facts.ceiling
+    if alone is None or most is None:
         return None
-    share, lost = view.alone / view.facts.ceiling, 1 / view.alone - 1 / view.facts.ceiling
-    return share, lost, (
-        f"alone on the server a probe decoded {view.alone:.3g} tokens/s, {share:.0%} of the ceiling of "
-        f"{view.facts.ceiling:.3g}"
-    )  # fmt: skip
+    readings = alone.rate / alone.per_reading
+    share, lost = readings / most, 1 / alone.rate - 1 / (most * alone.per_reading)
+    sentence = f"alone on the server a probe decoded {alone.rate:.3g} tokens/s"
+    if alone.per_reading >= SPECULATIVE:
+        sentence += (
+            f", {alone.per_reading:.2g} of each reading of the weights: {readings:.3g} readings/s, {share:.0%} of the "
+            f"ceiling of {most:.3g}"
+        )
+    else:
+        sentence += f", {share:.0%} of the ceiling of {most:.3g}"
+    if share > 1:
+        sentence += "; more than all is speculative decoding, or the device or the weights are not as configured"
+    return share, lost, sentence
 
 
 def _decode_below_ceiling(view: View, ease: float) -> tuple[str, ...]:
@@ -231,7 +248,8 @@ def _decode_at_ceiling(view: View, ease: float) -> tuple[str, ...]:
     if found is None or view.alone is None:
         return ()
     share, _, sentence = found
-    return (sentence,) if share >= (REACHED if ease == 1 else FAR_BELOW) and view.alone <= 1 / SLOW_ITL / ease else ()
+    slow = view.alone.rate <= 1 / SLOW_ITL / ease
+    return (sentence,) if slow and share >= (REACHED if ease == 1 else FAR_BELOW) else ()
 
 
 def _healthy(view: View, ease: float) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from exporter.physics.evidence import Past, Stretch
 from exporter.physics.facts import Facts
-from exporter.physics.probed import Probed
+from exporter.physics.probed import Alone, Probed
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class View:
 
     `at`: Unix time.  `down`: why the target gave nothing, "" if it answered.  `now`: the last minute; `past`:
     stretches of the last hour.  `probe`: the last probe.  `probe_tokens`: made for probes in `now`.  `alone`:
-    tokens/s of the last probe that was alone on the server.  `loaded_for`: seconds since the model was seen to come
+    the last probe that was alone on the server.  `loaded_for`: seconds since the model was seen to come
     into memory.  `asleep`: the engine sleeps; `empty`: no model is in memory.
     """
 
@@ -34,7 +34,7 @@ class View:
     past: Sequence[Past] = ()
     probe: Probed | None = None
     probe_tokens: int = 0
-    alone: float | None = None
+    alone: Alone | None = None
     loaded_for: float | None = None
     down: str = ""
     asleep: bool = False

@@ -11,7 +11,7 @@ from exporter.physics import ceiling, evidence, probed
 from exporter.physics.causes import causes
 from exporter.physics.evidence import Past, Reading, Stretch
 from exporter.physics.facts import Bandwidth, Facts, bandwidth, facts
-from exporter.physics.probed import Probed, Results
+from exporter.physics.probed import Alone, Counted, Probed, Results
 from exporter.physics.verdict import judge
 from exporter.physics.view import View
 from exporter.probe.result import ProbeResult
@@ -44,7 +44,7 @@ IMPATIENCE = 40.0
 class Diagnosis:
     """All that is known of one model now: the verdict with its evidence, and the figures around it.
 
-    `since`: Unix time from which the cause is held.  `probe`: the last one, if any.  `alone`: tokens/s of the last
+    `since`: Unix time from which the cause is held.  `probe`: the last one, if any.  `alone`: the last
     probe that was alone on the server.  `now`: the last minute, None before a second reading.
     """
 
@@ -61,7 +61,7 @@ class Diagnosis:
     reading: Reading
     now: Stretch | None
     probe: Probed | None
-    alone: float | None
+    alone: Alone | None
 
     @property
     def kv_share(self) -> float | None:
@@ -86,7 +86,7 @@ class ModelWatch:
         self.loaded_at = loaded_at
         self.diagnosis: Diagnosis | None = None
         self._readings: deque[Reading] = deque()
-        self._generated: deque[tuple[float, float | None]] = deque()
+        self._counted: deque[Counted] = deque()
         self._past: deque[Past] = deque()
         self._held = "unknown"
         self._since = 0.0
@@ -96,7 +96,7 @@ class ModelWatch:
         self._candidate_since = 0.0
         self._made = probed.Tokens(KEPT)
         self._judged: dict[str, float] = {}
-        self._alone: dict[str, float] = {}
+        self._alone: dict[str, Alone] = {}
         self._facts: tuple[ModelFacts, Facts] | None = None
 
     def known(self, target: Target, told: ModelFacts) -> Facts:
@@ -109,15 +109,16 @@ class ModelWatch:
         """Keep a reading; forget all before it if the engine was started anew."""
         if self._readings and (self._readings[-1].at >= reading.at or evidence.restarted(self._readings[-1], reading)):
             self._readings.clear()
-            self._generated.clear()
+            self._counted.clear()
             self._past.clear()
+            self._alone.clear()
             self._found_at, self._candidate = reading.at, ""
         self._readings.append(reading)
         while len(self._readings) > 2 and reading.at - self._readings[1].at >= WINDOW:
             self._readings.popleft()  # the one that is left before the window is what its increases are counted from
-        self._generated.append((reading.at, reading.get(evidence.GENERATED)))
-        while reading.at - self._generated[0][0] > KEPT:
-            self._generated.popleft()
+        self._counted.append(Counted(reading.at, reading.get(evidence.GENERATED), reading.get(evidence.ACCEPTED)))
+        while reading.at - self._counted[0].at > KEPT:
+            self._counted.popleft()
         while self._past and reading.at - self._past[0].end > HISTORY:
             self._past.popleft()
         since = self._past[-1].end if self._past else self._readings[0].at
@@ -136,15 +137,15 @@ class ModelWatch:
             rate = probed.decode_rate(result)
             if rate is None or self._judged.get(kind) == result.at:
                 continue
-            was_alone = probed.alone(result, self._generated, self._made)
-            if was_alone is not None:
+            per_reading = probed.alone(result, self._counted, self._made)
+            if per_reading is not None:
                 self._judged[kind] = result.at
-            if was_alone:
-                self._alone[kind] = rate
+            if per_reading:
+                self._alone[kind] = Alone(rate, per_reading)
 
     @property
-    def alone(self) -> float | None:
-        """Tokens/s of the last probe that was alone, with the smallest prompt of them."""
+    def alone(self) -> Alone | None:
+        """The last probe that was alone, with the smallest prompt of them."""
         return next((self._alone[kind] for kind in ("small", "large", "cached") if kind in self._alone), None)
 
     def view(self, at: float, known: Facts, probe: Probed | None) -> View:
@@ -286,7 +287,8 @@ def _figures(diagnosis: Diagnosis) -> Iterator[Sample]:
     if known.kv is not None:
         yield from _one("kv_cache_bytes_per_token", known.kv.per_token, label)
     yield from _one("decode_kv_share_ratio", diagnosis.kv_share, label)
-    yield from _one("probe_alone_decode_tokens_per_second", diagnosis.alone, label)
+    if diagnosis.alone is not None:
+        yield from _one("probe_alone_decode_tokens_per_second", diagnosis.alone.rate, label)
 
 
 def _capacities(diagnosis: Diagnosis, samples: Sequence[Sample]) -> Iterator[Sample]:
