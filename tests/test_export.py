@@ -150,6 +150,27 @@ def test_the_prometheus_operator_accepts_its_manifests(manifests: dict[str, Docu
         assert known == manifests[kind]
 
 
+def test_a_key_in_the_secret_reaches_the_configuration(manifests: dict[str, Document], tmp_path: Path) -> None:
+    text = manifests["ConfigMap"]["data"]["vitals.yml"]
+    text, found = re.subn(r"^( +)# (bearer_token: \S+) .*$", r"\1\2", text, flags=re.MULTILINE)
+    assert found == 1
+    (tmp_path / "vitals.yml").write_text(text)
+    target = load(tmp_path / "vitals.yml", {"VLLM_API_KEY": "k3y"}, in_container=True).targets[0]
+    assert target.bearer_token is not None and target.bearer_token.reveal() == "k3y"
+    [container] = manifests["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert container["envFrom"] == [{"secretRef": {"name": "llm-vitals", "optional": True}}]
+
+
+def test_what_an_alert_links_to_is_exported(exported: Path) -> None:
+    rules = "".join(file.read_text() for file in (exported / "prometheus/rules").glob("*.yml"))
+    pages = set(re.findall(r"runbook_url: \S+/user/(\S+)#", rules))
+    assert pages
+    for page in pages:
+        text = (exported / "docs" / page).read_text()
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+            assert (exported / "docs" / link).is_file(), link
+
+
 def test_the_rules_for_the_operator_are_all_rules(manifests: dict[str, Document]) -> None:
     files = (ROOT / "prometheus/rules").glob("*.yml")
     groups = [group for file in sorted(files) for group in yaml.safe_load(file.read_text())["groups"]]

@@ -17,6 +17,8 @@ BUNDLE = (
     "prometheus/prometheus.yml",
     "prometheus/alertmanager.yml",
     "prometheus/rules",
+    "docs/runbooks.md",
+    "docs/causes.md",
     "vitals.example.yml",
 )
 """What the package holds besides its code, as paths in the project; pyproject.toml puts them into the wheel."""
@@ -50,17 +52,24 @@ def export(directory: Path) -> None:
         raise ExportError(f"{error.filename}: {error.strerror}; give a folder that can be written to") from None
     print(f"{len(files)} files in {directory}:{_GUIDE}")
     if systemd.hidden():
-        print(f"The systemd unit cannot see a home directory: install llm-vitals outside of {Path.home()} for it.")
+        print(_HIDDEN)
 
 
 _GUIDE = """
   vitals.yml                 the exporter's configuration: llm-vitals --config vitals.yml
   prometheus/rules/          for rule_files of your Prometheus
-  prometheus/prometheus.yml  a whole configuration of Prometheus, if you have none; and Alertmanager's beside it
+  prometheus/prometheus.yml  a whole configuration of Prometheus, if you have none; and Alertmanager's beside it.
+                             In your own keep the job's name, llm-vitals: rules and dashboards know the exporter by it
+  docs/                      where alerts lead to, if Prometheus has --web.user-assets=docs and is at 127.0.0.1:9090;
+                             else replace that address in the rules
   dashboards/json/           dashboards to import, or dashboards/provisioning/ for Grafana's provisioning
   systemd/                   a unit for /etc/systemd/system
-  kubernetes/                manifests for kubectl apply; the second and third need the Prometheus operator
-                             and Grafana's dashboard sidecar"""
+  kubernetes/                manifests for kubectl apply; the top of each says what it needs"""
+
+
+_HIDDEN = """\
+The systemd unit cannot see a home directory, where this llm-vitals is: install it elsewhere, and export with that one:
+  sudo python3 -m venv /opt/llm-vitals && sudo /opt/llm-vitals/bin/pip install ."""
 
 
 def _files(directory: Path) -> Iterator[tuple[Path, str]]:

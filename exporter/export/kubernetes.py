@@ -21,12 +21,29 @@ SIDECAR_LABEL = {"grafana_dashboard": "1"}
 
 SIDECAR_FOLDER = {"grafana_folder": "LLM vitals"}
 
+_HEADS = {
+    "1-exporter.yaml": f"""\
+# The exporter. Its image is the project's own: build it (docker build -t REGISTRY/{NAME}:{__version__} .), push it to where
+# the cluster pulls from, and give that name as `image` below. Name your servers in vitals.yml.
+# Keys that they ask for: kubectl create secret generic {NAME} --from-literal=VLLM_API_KEY=...
+""",
+    "2-prometheus-operator.yaml": """\
+# For the Prometheus operator. A Prometheus takes these if its selectors for monitors and rules match their labels:
+# kube-prometheus-stack's ask for `release: NAME`, the name of its Helm release, unless told otherwise.
+# The alerts' links lead to 127.0.0.1:9090 (docs/runbooks.md) and 127.0.0.1:3000 (Grafana): replace them by yours.
+""",
+    "3-dashboards.yaml": """\
+# For the dashboard sidecar of Grafana's Helm chart, which has to watch this namespace.
+""",
+}
+"""What the reader of a file has to know before it is applied."""
+
 CONFIG = """\
 # vitals.example.yml explains all that can be set here; restart the Deployment after a change.
 targets:
   - name: vllm
     url: http://vllm:8000
-    # bearer_token: ${VLLM_API_KEY}     with the Secret llm-vitals and env in the Deployment
+    # bearer_token: ${VLLM_API_KEY}     from the Secret llm-vitals
   - name: ollama
     url: http://ollama:11434
 """
@@ -35,11 +52,12 @@ targets:
 def manifests(dashboards: Mapping[str, str], rules: Mapping[str, str]) -> dict[str, str]:
     """Return YAML by file name; `dashboards` are JSON texts and `rules` Prometheus rule files, by name."""
     groups = [group for text in rules.values() for group in yaml.safe_load(text)["groups"]]
-    return {
-        "1-exporter.yaml": _yaml([_config(), _deployment(), _service()]),
-        "2-prometheus-operator.yaml": _yaml([_service_monitor(), _prometheus_rule(groups)]),
-        "3-dashboards.yaml": _yaml(_dashboard(name, text) for name, text in dashboards.items()),
+    files = {
+        "1-exporter.yaml": [_config(), _deployment(), _service()],
+        "2-prometheus-operator.yaml": [_service_monitor(), _prometheus_rule(groups)],
+        "3-dashboards.yaml": [_dashboard(name, text) for name, text in dashboards.items()],
     }
+    return {name: _HEADS[name] + _yaml(documents) for name, documents in files.items()}
 
 
 def _metadata(name: str = NAME, **more: Any) -> Document:
@@ -55,9 +73,9 @@ def _deployment() -> Document:
     selector = {"app.kubernetes.io/name": NAME}
     container = {
         "name": "exporter",
-        # The image of the project's Dockerfile, pushed to a registry of yours.
         "image": f"{NAME}:{__version__}",
         "env": [{"name": "LLM_VITALS_CONFIG", "value": "/etc/llm-vitals/vitals.yml"}],
+        "envFrom": [{"secretRef": {"name": NAME, "optional": True}}],
         "ports": [{"name": "metrics", "containerPort": DEFAULT_LISTEN.port}],
         "volumeMounts": [{"name": "config", "mountPath": "/etc/llm-vitals", "readOnly": True}],
         "livenessProbe": {"httpGet": {"path": "/-/healthy", "port": "metrics"}, "timeoutSeconds": 5},
