@@ -23,8 +23,8 @@ SIDECAR_FOLDER = {"grafana_folder": "LLM vitals"}
 
 _HEADS = {
     "1-exporter.yaml": f"""\
-# The exporter. Its image is the project's own: build it (docker build -t REGISTRY/{NAME}:{__version__} .), push it to where
-# the cluster pulls from, and give that name as `image` below. Name your servers in vitals.yml.
+# The exporter. Its image is the project's own: docker build -t REGISTRY/{NAME}:{__version__} . and docker push it
+# to where the cluster pulls from; then give that name as `image` below. Name your servers in vitals.yml.
 # Keys that they ask for: kubectl create secret generic {NAME} --from-literal=VLLM_API_KEY=...
 """,
     "2-prometheus-operator.yaml": """\
