@@ -106,14 +106,18 @@ def queries(board: str, title: str, kind: str) -> list[str]:
     return [target["expr"] for target in panel["targets"]]
 
 
-def tile(title: str) -> list[str]:
-    return queries("five-key-metrics.json", title, "stat")
-
-
 def shown(good: Expected | None = None, bad: Expected | None = None, state: Expected | None = None) -> list[Expected]:
     """What the three queries of a tile give."""
     return [good or {}, bad or {}, state or {}]
 
 
-def check_tile(folder: Path, series: Series, title: str, expected: list[Expected], at: str = "2m") -> None:
-    check_all(folder, series, [(expr, values, at) for expr, values in zip(tile(title), expected, strict=True)])
+def check_tile(
+    folder: Path,
+    series: Series,
+    title: str,
+    expected: list[Expected],
+    at: str = "2m",
+    board: str = "five-key-metrics.json",
+) -> None:
+    exprs = queries(board, title, "stat")
+    check_all(folder, series, [(expr, values, at) for expr, values in zip(exprs, expected, strict=True)])

@@ -256,6 +256,7 @@ def test_a_restart_and_a_model_load_are_marked_when_they_happen(tmp_path: Path) 
     series = {
         f"vitals_generation_tokens_total{{{LABELS}}}": "100+1x10 0+1x60",
         'vitals_model_loaded{target="o",backend="ollama",model="m"}': "_x10 1x60",
+        'vitals_target_up{target="o",backend="ollama"}': "1x70",
     }
     marks = {mark["name"]: mark["expr"] for mark in BOARDS["five-key-metrics.json"]["annotations"]["list"]}
     restart, load = {'{target="a"}': 1.0}, {'{target="o",model="m"}': 1.0}

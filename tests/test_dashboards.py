@@ -25,6 +25,7 @@ RECORDED = {
     if "record" in rule
 }
 NOT_OURS = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
+NOT_SCRAPED = "Prometheus hears nothing of the exporter"
 WINDOWS = {
     "$__rate_interval",
     "$__range",
@@ -79,6 +80,11 @@ def sources(name: str) -> set[str]:
         }  # fmt: skip
     kind = SAMPLES[name].kind if name in SAMPLES else ""
     return {str(kind)} & {"relayed", "measured"}
+
+
+def shown(expr: str) -> str:
+    """A query without what chooses the servers to be shown."""
+    return re.split(r"\n(?:and|unless) on \(", expr)[0]
 
 
 def panels(title: str) -> list[Any]:
@@ -173,9 +179,9 @@ def test_a_window_is_made_for_the_scrape_interval_or_named_for_a_reason(expr: st
 
 @each_query
 def test_traffic_and_probes_never_meet_in_one_query_unless_to_choose_between_them(expr: str) -> None:
-    shown = re.split(r"\n(?:and|unless) on \(", expr)[0]
-    found = {source for name in metrics(shown) for source in sources(name)}
-    models = "vitals_probe_last_success_timestamp_seconds" in shown
+    read = metrics(shown(expr))
+    found = {source for name in read for source in sources(name)}
+    models = "vitals_probe_last_success_timestamp_seconds" in read
     assert len(found) <= 1 or models
 
 
@@ -208,10 +214,24 @@ def test_latency_graphs_show_quantiles_and_mean_of_traffic_and_of_probes(title: 
 
 @each_panel
 def test_a_mean_stands_beside_every_quantile(panel: Any) -> None:
-    exprs = [target["expr"] for target in panel["targets"]]
-    if panel["type"] == "timeseries" and panel["title"] != "TTFT, queue and prefill at the chosen quantile":
-        quantiles = any("histogram_quantile" in expr or ":p99_bounded" in expr for expr in exprs)
-        assert not quantiles or any("_sum" in expr and "_count" in expr for expr in exprs)
+    exprs = [shown(target["expr"]) for target in panel["targets"]]
+    # That of the concurrency compares with a quantile and shows none.
+    if panel["type"] == "timeseries" and not panel["title"].startswith("Concurrency now"):
+        quantiles = any("histogram_quantile" in expr or re.search(r":p\d\d_", expr) for expr in exprs)
+        assert not quantiles or any(("_sum" in expr and "_count" in expr) or ":mean_" in expr for expr in exprs)
+
+
+@each_panel
+def test_a_panel_without_a_value_does_not_blame_the_source_for_what_did_not_happen(panel: Any) -> None:
+    no_value = panel["fieldConfig"]["defaults"].get("noValue")
+    if panel["type"] == "timeseries" and no_value in {"not told by these servers", NOT_SCRAPED}:
+        assert any(not re.search(r"> 0\b", shown(target["expr"])) for target in panel["targets"])
+
+
+@each_board
+def test_a_server_that_is_down_is_red_on_every_dashboard(board: Any) -> None:
+    texts = [json.dumps(panel) for panel in board["panels"] if panel["type"] in {"stat", "table", "state-timeline"}]
+    assert any(text.count("vitals_target_up") and '"text": "DOWN"' in text and '"red"' in text for text in texts)
 
 
 @each_board
@@ -266,6 +286,9 @@ def test_a_row_of_the_fleet_leads_to_the_servers_own_board_and_to_the_exporters_
     urls = [link["url"] for link in links]
     assert urls[0].startswith(f"/d/{BOARDS['prefill-and-decode.json']['uid']}?")
     assert "var-target=${__value.raw}" in urls[0]
+    assert "${__url_time_range}" in urls[0]
+    for variable in HOME["templating"]["list"]:
+        assert (variable["type"] != "query") == (f"${{{variable['name']}:queryparam}}" in urls[0])
     assert urls[1] == "${exporter}/debug/${__value.raw}"
 
 

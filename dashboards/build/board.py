@@ -97,6 +97,11 @@ def _variables() -> list[
     ]
 
 
+def choices() -> list[str]:
+    """Return the names of the variables that do not choose servers, which a link to a server's board hands on."""
+    return [variable.build().name for variable in _variables() if not isinstance(variable, dashboard.QueryVariable)]
+
+
 def _duration(bound: str) -> str:
     """Return an option whose value is a bucket's bound as it stands in the label le."""
     seconds = float(bound)

@@ -6,10 +6,12 @@ from grafana_foundation_sdk.builders import dashboard, heatmap, stat, statetimel
 
 from dashboards.build import panels as p
 from dashboards.build import queries as q
+from dashboards.build import tiles
 from dashboards.build.board import board
 from dashboards.build.five import FEW
 from dashboards.build.panels import Query, Text
 from dashboards.build.tiles import RUNNING, WAITING
+from prometheus.build import latency
 from prometheus.build.promql import ENGINE, LABELS
 from prometheus.build.settings import Settings
 
@@ -28,6 +30,7 @@ def capacity() -> dashboard.Dashboard:
         "Capacity",
         "The KV cache, what waits for it, and how many more requests fit.",
         [
+            ("", 3, [(tiles.servers(), 24)]),
             ("KV cache", 9, [(_usage(), 12), (_signature(), 12)]),
             ("", 9, [(_tokens(), 8), (_bytes(), 8), (_more_contexts(), 4), (_more_contexts_by_server(), 4)]),
             ("Requests", 9, [(_waiting(), 8), (_preemptions(), 8), (_finished(), 8)]),
@@ -89,6 +92,7 @@ def _signature() -> statetimeline.Panel:
             "1": ("waiting, cache not full", p.ORANGE),
             "2": ("exhausted", p.RED),
         },
+        NOT_TOLD,
     )
 
 
@@ -147,22 +151,23 @@ def _contexts(by: str = "", at: str = "") -> str:
 
 def _more_contexts() -> stat.Panel:
     some, none = (f"{_contexts()}\nand on () ({_contexts(at=q.AT_END)} {compared} 0)" for compared in (">", "=="))
-    told = q.series(CAPACITY, at=q.AT_END)
+    else_ = tiles.sleeping_or(tiles.state(lambda at: q.series(CAPACITY, at=at)))
     return p.tile(
         Text(
             "More contexts fit",
             "How many more requests whose context has the length chosen at the top (prompt and answer together) fit"
             " into"
-            " the KV caches now, without those that wait. Counted by engine, because a context cannot be split.",
+            " the KV caches now, without those that wait. Counted by engine, because a context cannot be split."
+            f"{tiles.SAYS}",
             "more than the requests that wait.",
         ),
         "none",
         [
             (Query(some, "of $context tokens"), p.GREEN),
             (Query(none, "of $context tokens"), p.RED),
-            (Query(f"absent({told}) + {q.NONE - 1}", " "), p.GREY),
+            (Query(else_, " "), p.GREY),
         ],
-        p.states({f"{q.NONE}": ("not told", p.GREY)}),
+        p.states({**tiles.STATES, f"{q.NONE}": ("not told", p.GREY)}),
     )
 
 
@@ -227,7 +232,7 @@ def _finished() -> timeseries.Panel:
             "stop and length; many aborts mean that users do not wait so long.",
         ),
         "short",
-        NOT_TOLD,
+        "nothing finished in this time, or not told by these servers",
         [Query(f"sum by (reason) (rate({q.series('vitals_requests_finished_total')}[{q.RATE}])) > 0", "{{reason}}")],
     )
     for reason, color in REASON_COLORS.items():
@@ -239,9 +244,11 @@ def _broke() -> timeseries.Panel:
     s = Settings()
     running = q.series("target_model:vitals_requests_running:sum")
     queries = [Query(q.those_with_most(q.summed(RUNNING), "target_model:vitals_requests_running:sum"), f"{LEGEND} now")]
-    for short, where in (("itl", "ITL"), ("ttft", "TTFT")):
+    for short, where, least in (("itl", "ITL", s.itl_traffic_least), ("ttft", "TTFT", s.ttft_traffic_least)):
         p99 = q.series(q.headline(short, "p99"), 'source="traffic"')
-        slow = f"(avg_over_time({running}[{s.window}]) and on ({LABELS}) ({p99} > ${short}_slo))"
+        count = q.series(latency.name(short, f"count_increase{s.window}"), 'source="traffic"')
+        broken = f"{p99} > ${short}_slo and {count} >= {least:g}"
+        slow = f"(avg_over_time({running}[{s.window}]) and on ({LABELS}) ({broken}))"
         broke = f"min by ({LABELS}) (min_over_time({slow}[{q.WHOLE}:] @ end()))"
         queries.append(Query(q.those_with_most(broke, "target_model:vitals_requests_running:sum"),
                              f"{LEGEND} {where} p99 broke from"))  # fmt: skip
@@ -250,7 +257,8 @@ def _broke() -> timeseries.Panel:
             "Concurrency now, and where p99 broke",
             "Requests running now, and the smallest batch (averaged over 5 minutes, as the p99 is) at which p99 of"
             " ITL or"
-            " TTFT was above its threshold chosen at the top, within the time range. No such line: it never broke."
+            " TTFT was above its threshold chosen at the top, within the time range, and rested on at least"
+            f" {s.itl_traffic_least:g} tokens or {s.ttft_traffic_least:g} requests. No such line: it never broke."
             f"{FEW}",
             "now stays below; that line is the concurrency to limit the server to.",
         ),

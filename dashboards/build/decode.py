@@ -6,22 +6,29 @@ from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.build import panels as p
 from dashboards.build import queries as q
-from dashboards.build.five import ITL, TTFT
+from dashboards.build.five import FEW, ITL, TTFT
 from dashboards.build.panels import Query, Text
 from dashboards.build.tiles import RUNNING
 from prometheus.build.latency import HEADLINES
+from prometheus.build.promql import LABELS
 
 TPOT, _ = HEADLINES["tpot"]
 GENERATED = "vitals_generation_tokens_total"
+READ = "vitals_estimated_read_bytes_per_gpu_total"
 
 LEGEND = "{{target}} {{model}}"
 NO_TRAFFIC, NO_PROBE = "no traffic in this time", "no probe in this time"
 ALL = " The mean is over all requests to the servers chosen; choose one at the top to see it alone."
 
 
+def _decoded(by: str = LABELS) -> str:
+    """Return tokens per second that decode made: a request's first is made by prefill, and is no observation of ITL."""
+    return f"({q.rate(GENERATED, by)} - {q.rate(f'{TTFT}_count', by)} > 0)"
+
+
 def _stream() -> str:
-    """Return tokens per second of one stream: all generated tokens over the time that streams spent between outputs."""
-    return q.ratio(q.rate(GENERATED), q.rate(f"{ITL}_sum"))
+    """Return tokens per second of one stream: all tokens of decode over the time that streams spent between outputs."""
+    return q.ratio(_decoded(), q.rate(f"{ITL}_sum"))
 
 
 ALONE = "vitals_probe_alone_decode_tokens_per_second"
@@ -37,7 +44,7 @@ def ceiling() -> timeseries.Panel:
             "What a user's stream gets on average, what the last probe got that was alone on the server, and the"
             " ceiling (dashed): memory bandwidth over the bytes of weights read for each token, arithmetic and no"
             " measurement; there only if the configuration names the device. More bandwidth or fewer bytes lift the"
-            " ceiling, more compute does not. Speculative decoding may exceed it.",
+            f" ceiling, more compute does not. Speculative decoding may exceed it.{FEW}",
             "the probe above 60 % of the ceiling; users' streams share steps and get less as the batch grows.",
         ),
         "short",
@@ -52,26 +59,38 @@ def ceiling() -> timeseries.Panel:
 
 def share_of_ceiling() -> timeseries.Panel:
     """Return the panel of how much of the memory bandwidth decode uses."""
-    used = f"{q.rate('vitals_estimated_read_bytes_per_gpu_total')}"
+    # Each engine has GPUs of its own, so that what a GPU reads is not to be added over engines.
+    used = f"max by ({LABELS}) (rate({q.series(READ)}[{q.RATE}]))"
     device = q.largest("vitals_memory_bandwidth_bytes_per_second", "target, backend", 'memory!="ram"')
     devices = q.largest("vitals_devices", "target, backend")
+    slowest = q.headline("itl", "p99")
     return p.graph(
         Text(
             "Share of the memory bandwidth used",
             "The decode rate of the last probe that was alone on the server, over the ceiling; the engine's own"
             " estimate of bytes read by a GPU, over one device's bandwidth (vLLM with --enable-mfu-metrics); and the"
-            " share of a decode step's bytes that are KV of the present contexts and not weights.",
-            "the probe above 60 %: nothing but fewer bytes or more bandwidth makes a stream faster.",
+            f" share of a decode step's bytes that are KV of the present contexts and not weights.{FEW}",
+            "the probe above 60 %: then only fewer bytes, more bandwidth or speculative decoding, which may exceed"
+            " 100 %, make a stream faster.",
         ),
         "percentunit",
         "no server whose device is known",
         [
-            Query(f"{q.largest(ALONE)}\n/ {q.largest(CEILING)}", f"{LEGEND} probe of ceiling"),
             Query(
-                f"{used}\n/ on (target, backend) group_left () ({device} / {devices})",
+                q.those_with_most(f"{q.largest(ALONE)}\n/ {q.largest(CEILING)}", slowest),
+                f"{LEGEND} probe of ceiling",
+            ),
+            Query(
+                q.those_with_most(
+                    f"{used}\n/ on (target, backend) group_left () ({device} / {devices})",
+                    slowest,
+                ),
                 f"{LEGEND} read by the engine's estimate",
             ),
-            Query(q.largest("vitals_decode_kv_share_ratio"), f"{LEGEND} KV of a step"),
+            Query(
+                q.those_with_most(q.largest("vitals_decode_kv_share_ratio"), slowest),
+                f"{LEGEND} KV of a step",
+            ),
         ],
     ).axis_soft_max(1)
 
@@ -91,7 +110,10 @@ def itl_and_running() -> timeseries.Panel:
             NO_TRAFFIC,
             [
                 Query(q.mean(ITL, ""), "ITL mean"),
-                Query(f"max({q.quantile('$quantile', ITL)})", "ITL ${quantile:text} of the slowest"),
+                Query(
+                    f"topk(1, max by (bound) ({q.quantile('$quantile', ITL)}))",
+                    "ITL ${quantile:text} of the slowest {{bound}}",
+                ),
                 Query(q.summed(RUNNING, ""), "running"),
             ],
         )
@@ -104,15 +126,15 @@ def itl_and_running() -> timeseries.Panel:
 
 def tpot_and_itl() -> timeseries.Panel:
     """Return the panel of TPOT, ITL and seconds per token."""
-    token = q.ratio(q.rate(f"{ITL}_sum", ""), q.rate(GENERATED, ""))
+    token = q.ratio(q.rate(f"{ITL}_sum", ""), _decoded(""))
     return p.graph(
         Text(
             "TPOT against ITL",
             "TPOT is a finished request's mean time per output token, ITL the time between two outputs of running ones."
-            f" Seconds per token: ITL's sum over the tokens generated.{ALL} ITL above TPOT: speculative decoding brings"
-            " several tokens an output. TPOT above ITL: short answers among long ones; each request counts alike in"
-            " it.",
-            "all three alike.",
+            f" Seconds per token: ITL's sum over the tokens that decode made.{ALL} ITL above TPOT: speculative decoding"
+            " brings several tokens an output. TPOT above ITL: short answers among long ones; each request counts alike"
+            " in it.",
+            "all three alike; with speculative decoding the last two.",
         ),
         "s",
         NO_TRAFFIC,
@@ -126,8 +148,6 @@ def tpot_and_itl() -> timeseries.Panel:
 
 def tokens_per_step() -> timeseries.Panel:
     """Return the panel of what speculative decoding brings."""
-    # A request's first token is made by prefill, and is no observation of ITL.
-    decoded = f"({q.rate(GENERATED)} - {q.rate(f'{TTFT}_count')})"
     accepted, drafted = (f"vitals_spec_decode_{what}_tokens_total" for what in ("accepted", "draft"))
     most = "target_model:vitals_generation_tokens:rate5m"
     return (
@@ -141,7 +161,7 @@ def tokens_per_step() -> timeseries.Panel:
             "none",
             NO_TRAFFIC,
             [
-                Query(q.those_with_most(q.ratio(decoded, q.rate(f"{ITL}_count")), most), LEGEND),
+                Query(q.those_with_most(q.ratio(_decoded(), q.rate(f"{ITL}_count")), most), LEGEND),
                 Query(q.those_with_most(q.ratio(q.rate(accepted), q.rate(drafted)), most), f"{LEGEND} accepted"),
             ],
         )

@@ -55,7 +55,7 @@ def _latency_queries(short: str, family: str, probe: str) -> list[Query]:
     for name in QUANTILES:
         expr = q.unless_traffic(q.probed(name, probe), family)
         found.append(Query(q.those_with_most(expr, slowest), f"{legend} probe {name} {{{{bound}}}}"))
-    expr = q.unless_traffic(q.mean(probe, window=q.PROBES), family)
+    expr = q.unless_traffic(q.probed_mean(probe), family)
     found.append(Query(q.those_with_most(expr, slowest), f"{legend} probe mean"))
     return found
 
@@ -178,9 +178,8 @@ def _attained() -> timeseries.Panel:
             Text(
                 "Within the thresholds",
                 "The share of first tokens and of inter-token pauses that were within the thresholds chosen at the top,"
-                " of all users' requests to the servers chosen. Exact, because the thresholds are bucket bounds; no"
-                " line"
-                " where a server's histogram has no such bound, or nothing was asked.",
+                " of all users' requests to the servers chosen. Exact, because the thresholds are bucket bounds; a"
+                " server whose histogram has no such bound has no part in it. No line where nothing was asked.",
                 "at your objective, for instance 95 % and 99 %.",
             ),
             "percentunit",

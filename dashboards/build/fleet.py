@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from grafana_foundation_sdk.builders import table as builder
 from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards.build import panels as p
 from dashboards.build import queries as q
+from dashboards.build.board import choices
 from dashboards.build.tables import Column, background, rows
 from dashboards.build.tiles import bound_texts
 from exporter.physics.causes import causes
@@ -30,7 +33,8 @@ def verdicts() -> list[model.ValueMapping]:
 
 def links() -> model.DynamicConfigValue:
     """Return the links from a server's name to its dashboard and to its page in the exporter."""
-    phases = "/d/llm-vitals-phases?${__url_time_range}&${datasource:queryparam}&var-target=${__value.raw}"
+    kept = "&".join(f"${{{name}:queryparam}}" for name in choices())
+    phases = f"/d/llm-vitals-phases?${{__url_time_range}}&{kept}&var-target=${{__value.raw}}"
     return p.set_to(
         "links",
         [
@@ -40,10 +44,15 @@ def links() -> model.DynamicConfigValue:
     )
 
 
+def _no_traffic(texts: Mapping[str, tuple[str, str]]) -> tuple[model.DynamicConfigValue, ...]:
+    """Return the words for NaN, and for some values."""
+    return (p.set_to("mappings", p.states(texts, nan="no traffic")),)
+
+
 def _headline(short: str) -> tuple[Column, ...]:
     value, by = {"ttft": ("B", "TTFT p99"), "itl": ("C", "ITL p99")}[short]
     return (
-        Column(f"Value #{value}", by, 90, "s", (p.set_to("mappings", p.states(bound_texts(short), nan="no traffic")),)),
+        Column(f"Value #{value}", by, 90, "s", _no_traffic(bound_texts(short))),
         Column(f"{short}_by", f"{by.split()[0]} by", 80),
     )
 
@@ -54,6 +63,12 @@ def _latency(short: str) -> str:
     value = f'label_join({q.series(q.headline(short, "p99_bounded"))}, "{name}", " ", "source", "bound")'
     shown = q.of_those_up(f"max by ({LABELS}, {name}) ({value})")
     return f"{shown}\nor on ({LABELS}) ({q.of_those_up(q.models())}) * NaN"
+
+
+def _tokens() -> str:
+    """Return tokens per second; NaN for a model without, on a server that is up."""
+    rate = q.largest("target_model:vitals_generation_tokens:rate5m")
+    return f"{q.of_those_up(f'{rate} > 0')}\nor ({q.of_those_up(rate)}) * NaN"
 
 
 def table() -> builder.Panel:
@@ -67,7 +82,7 @@ def table() -> builder.Panel:
         q.of_those_up(q.summed("vitals_requests_running")),
         q.of_those_up(q.summed("vitals_requests_waiting")),
         q.of_those_up(q.fullest()),
-        q.of_those_up(f"{q.largest('target_model:vitals_generation_tokens:rate5m')} > 0"),
+        _tokens(),
         q.of_those_up(f"max by ({LABELS}, cause) ({q.series('vitals_verdict')}) == 1"),
     ]
     gauge = p.set_to("custom.cellOptions", {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
@@ -82,7 +97,7 @@ def table() -> builder.Panel:
         Column("Value #D", "Running", 75),
         Column("Value #E", "Waiting", 75),
         Column("Value #F", "KV cache", 110, "percentunit", (gauge, scheme, p.set_to("min", 0), p.set_to("max", 1))),
-        Column("Value #G", "Tokens/s", 75, "short"),
+        Column("Value #G", "Tokens/s", 90, "short", _no_traffic({})),
         Column("cause", "Verdict", 210, more=background(verdicts())),
     ]
     return rows(

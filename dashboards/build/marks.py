@@ -6,14 +6,22 @@ from typing import Any
 
 from dashboards.build import queries as q
 
+LONGEST = "1h"
+"""How long a server may have been away so that its return is seen as a restart."""
+
 
 def marks() -> list[dict[str, Any]]:
     """Return the dashboards' annotations, as Grafana's JSON has them."""
+    counters = [q.series(name) for name in ("vitals_prompt_tokens_total", "vitals_generation_tokens_total")]
+    # A server that was away for longer than the window is seen by what it had counted before.
     restarted = " or ".join(
-        f"resets({q.series(name)}[{q.RATE}]) > 0"
-        for name in ("vitals_prompt_tokens_total", "vitals_generation_tokens_total")
+        f"resets({counter}[{q.RATE}]) > 0 or {counter} < last_over_time({counter}[{LONGEST}] offset {q.RATE})"
+        for counter in counters
     )
     loaded = q.series("vitals_model_loaded")
+    # What was not seen was not known to be absent: its server must have been up meanwhile.
+    absent = f"unless max by (target, model) ({loaded} offset {q.RATE})"
+    known = f"and on (target) max by (target) ({q.series('vitals_target_up')} offset {q.RATE}) == 1"
     return [
         _mark(
             "Alerts firing",
@@ -23,12 +31,12 @@ def marks() -> list[dict[str, Any]]:
             "{{target}} {{model}} ({{severity}})",
         ),
         _mark(
-            "Restarts", "orange", f"max by (target) ({restarted})", "{{target}} restarted", "its counters began anew"
+            "Restarts", "orange", f"group by (target) ({restarted})", "{{target}} restarted", "its counters began anew"
         ),
         _mark(
             "Model loads",
             "blue",
-            f"max by (target, model) ({loaded}) unless max by (target, model) ({loaded} offset {q.RATE})",
+            f"max by (target, model) ({loaded}) {absent} {known}",
             "{{model}} was loaded",
             "on {{target}}",
         ),

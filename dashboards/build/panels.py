@@ -247,7 +247,7 @@ def heat(text: Text, unit: str, expr: str) -> heatmap.Panel:
     )
 
 
-def timeline(text: Text, query: Query, texts: Mapping[str, tuple[str, str]]) -> statetimeline.Panel:
+def timeline(text: Text, query: Query, texts: Mapping[str, tuple[str, str]], no_value: str) -> statetimeline.Panel:
     """Return one bar a series whose colour is its state over time."""
     return (
         begin(statetimeline.Panel(), text, "none", [query])
@@ -259,5 +259,5 @@ def timeline(text: Text, query: Query, texts: Mapping[str, tuple[str, str]]) -> 
         .row_height(0.8)
         .merge_values(True)
         .fill_opacity(80)
-        .no_value("no server is reported")
+        .no_value(no_value)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana_foundation_sdk.builders import dashboard, timeseries
 
-from dashboards.build import decode
+from dashboards.build import decode, tiles
 from dashboards.build import panels as p
 from dashboards.build import queries as q
 from dashboards.build.board import board
@@ -27,6 +27,7 @@ def prefill_and_decode() -> dashboard.Dashboard:
         "Prefill and decode",
         "Where the time to the first token goes, and how close decode comes to what the memory allows.",
         [
+            ("", 3, [(tiles.servers(), 24)]),
             ("Prefill: reads the prompt, is bound by compute, and is what the first token waits for", 9,
              [(_ttft_parts(), 12), (_probe_parts(), 12)]),
             ("", 9, [(_ttft_quantile(), 8), (_prefill_rate(), 8), (_probe_prefill_rate(), 8)]),
@@ -96,21 +97,25 @@ def _probe_parts() -> timeseries.Panel:
 
 def _ttft_quantile() -> timeseries.Panel:
     slowest = q.headline("ttft", "p99")
-    found = [
-        Query(q.those_with_most(q.quantile("$quantile", family), slowest), f"{LEGEND} {name} {{{{bound}}}}")
-        for family, name in ((TTFT, "TTFT"), (QUEUE, "queue"), (PREFILL, "prefill"))
-    ]
-    return p.graph(
+    found = []
+    for family, name in ((TTFT, "TTFT"), (QUEUE, "queue"), (PREFILL, "prefill")):
+        for expr, what in ((q.quantile("$quantile", family), "${quantile:text} {{bound}}"), (q.mean(family), "mean")):
+            found.append(Query(q.those_with_most(expr, slowest, "1"), f"{LEGEND} {name} {what}"))
+    panel = p.graph(
         Text(
             "TTFT, queue and prefill at the chosen quantile",
-            "Each at its own quantile, chosen at the top: they are not of one request, and do not add up. Their means,"
-            f" which do, are above.{BOUNDS}{FEW}",
+            "Of the server that was slowest in the time range; choose a server at the top to see another. Each at its"
+            " own quantile, chosen at the top: they are not of one request, and do not add up. Dashed, their means,"
+            f" which do.{BOUNDS}",
             "queue near nothing, and TTFT near prefill.",
         ),
         "s",
         NO_TRAFFIC,
         found,
-    ).override_by_regexp("/[≤≥]/", p.dashed("dot"))
+    )
+    for name, color in (("TTFT", p.RED), ("queue", p.ORANGE), ("prefill", p.BLUE)):
+        panel = panel.override_by_regexp(f"/ {name} /", p.shaded(color))
+    return panel.override_by_regexp("/ mean$/", p.dashed("dash")).override_by_regexp("/[≤≥]/", p.dashed("dot"))
 
 
 def _prefill_rate() -> timeseries.Panel:

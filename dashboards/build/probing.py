@@ -6,6 +6,7 @@ from grafana_foundation_sdk.builders import dashboard, heatmap, stat, timeseries
 
 from dashboards.build import panels as p
 from dashboards.build import queries as q
+from dashboards.build import tiles
 from dashboards.build.board import board
 from dashboards.build.decode import LEGEND, NO_PROBE
 from dashboards.build.five import BOUNDS, FEW, PROBE_ITL, PROBE_TTFT, TTFT
@@ -25,7 +26,7 @@ def probes() -> dashboard.Dashboard:
         "Probes",
         "Small synthetic requests: whether they succeed, what they met, and what they cost.",
         [
-            ("", 5, [(_success(), 6), (_oldest(), 6), (_dearest(), 6), (_coldest(), 6)]),
+            ("", 5, [(tiles.servers(), 4), (_success(), 5), (_oldest(), 5), (_dearest(), 5), (_coldest(), 5)]),
             ("", 9, [(_failures(), 8), (_share(), 8), (_loads(), 8)]),
             ("What they met", 9, [(_phases(), 12), (_against_server(), 12)]),
             ("", 9, [(_ttft(), 12), (_itl(), 12)]),
@@ -156,18 +157,21 @@ def _share() -> timeseries.Panel:
 
 
 def _loads() -> timeseries.Panel:
+    most = f"topk($lines, sum by (target) (increase({q.series(COLD)}[{q.WHOLE}] @ end())))"
+    load = q.mean("vitals_probe_load_seconds", window=q.PROBES)
     return p.graph(
         Text(
             "Cold loads",
             "Mean time to load a model into memory, of probes that met a cold one, and how many there were within the"
-            f" probe window (right).{FEW}",
+            " probe window (right).\n\nThe lines are those of the servers with most of them, as many as chosen at the"
+            " top.",
             "none; each is a wait for somebody. OLLAMA_KEEP_ALIVE keeps a model in memory.",
         ),
         "s",
         "no model was cold",
         [
-            Query(q.mean("vitals_probe_load_seconds", window=q.PROBES), f"{LEGEND} load"),
-            Query(f"{q.increase(COLD, window=q.PROBES)} > 0", f"{LEGEND} cold"),
+            Query(f"{load}\nand on (target) {most}", f"{LEGEND} load"),
+            Query(f"{q.increase(COLD, window=q.PROBES)} > 0\nand on (target) {most}", f"{LEGEND} cold"),
         ],
     ).override_by_regexp("/ cold/", [*p.on_the_right("none", "cold probes"), *p.dashed("dash")])
 
@@ -225,7 +229,7 @@ def _latency(text: Text, family: str, short: str) -> timeseries.Panel:
         Query(q.those_with_most(q.probed(name, family), slowest), f"{LEGEND} {name} {{{{bound}}}}")
         for name in QUANTILES
     ]
-    queries.append(Query(q.those_with_most(q.mean(family, window=q.PROBES), slowest), f"{LEGEND} mean"))
+    queries.append(Query(q.those_with_most(q.probed_mean(family), slowest), f"{LEGEND} mean"))
     return p.quantiles(p.graph(text, "s", NO_PROBE, queries))
 
 
@@ -233,7 +237,8 @@ def _ttft() -> timeseries.Panel:
     return _latency(
         Text(
             "Probe's TTFT",
-            f"As a client sees it, all prompts together, cold starts left out.{BOUNDS}{FEW}",
+            "As a client sees it, over 5 minutes, small and large prompts together; cold starts, and prompts asked once"
+            f" more, are left out.{BOUNDS}{FEW}",
             "flat; a step means that something changed on the server or on the way.",
         ),
         PROBE_TTFT,
@@ -245,8 +250,8 @@ def _itl() -> timeseries.Panel:
     return _latency(
         Text(
             "Probe's ITL",
-            "The time between network reads that carry text, as a client sees it; none of answers that came coalesced,"
-            f" as through a buffering proxy.{BOUNDS}{FEW}",
+            "The time between network reads that carry text, as a client sees it, over 5 minutes; none of answers that"
+            f" came coalesced, as through a buffering proxy.{BOUNDS}{FEW}",
             "flat, and as the server's own ITL.",
         ),
         PROBE_ITL,

@@ -6,7 +6,7 @@ import re
 
 from exporter.catalogue import FAMILIES, Family
 from prometheus.build import bounds, latency, load, slo
-from prometheus.build.promql import LABELS
+from prometheus.build.promql import LABELS, LEVEL
 from prometheus.build.settings import Settings
 
 JOB = Settings().job
@@ -90,11 +90,11 @@ def mean(family: str, by: str = LABELS, window: str = RATE, where: str = "") -> 
 
 
 def within(family: str, bound: str, by: str = LABELS, window: str = RATE) -> str:
-    """Return the exact share of observations up to a bucket bound; nothing where the histogram has no such bound."""
-    return ratio(
-        rate(f"{family}_bucket", by, window, f'le="{bound}"'),
-        rate(f"{family}_count", by, window),
-    )
+    """Return the exact share of observations up to a bucket bound, of the histograms that have such a bound."""
+    bucket, count = series(f"{family}_bucket", f'le="{bound}"'), series(f"{family}_count")
+    sooner = f"rate({bucket}[{window}])"
+    every = f"rate({count}[{window}]) and ignoring (le) {sooner}"
+    return ratio(f"sum{_by(by)}({sooner})", f"sum{_by(by)}({every})")
 
 
 def quantile(q: str, family: str) -> str:
@@ -111,6 +111,11 @@ def quantile(q: str, family: str) -> str:
 def probed(what: str, family: str) -> str:
     """Return the recorded p50, p95 or p99 of a probes' histogram, with its label `bound` as above."""
     return series(bounds.recorded(family, what, Settings()))
+
+
+def probed_mean(family: str) -> str:
+    """Return the recorded mean of a probes' histogram, of the same observations as those quantiles."""
+    return series(f"{LEVEL}:{family}:mean_rate{Settings().window}")
 
 
 def headline(short: str, what: str) -> str:
@@ -155,12 +160,13 @@ def unless_traffic(expr: str, family: str) -> str:
 
 
 def target_state() -> str:
-    """Return 1 (up), 2 (up and asleep), 0 (down) or GONE by target and backend."""
+    """Return 1 (up), 2 (up and asleep), 0 (down) or GONE by target and its present backend."""
     reported = series("vitals_target_up")
+    gone = f"last_over_time({reported}[{RECENT}]) unless on (target) {reported}"
     return (
         f"max by (target, backend) ({series('vitals_engine_asleep')} == 1) * 2"
         f"\nor max by (target, backend) ({reported})"
-        f"\nor max by (target, backend) (last_over_time({reported}[{RECENT}])) * 0 + {GONE}"
+        f"\nor max by (target, backend) ({gone}) * 0 + {GONE}"
     )
 
 

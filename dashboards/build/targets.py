@@ -11,7 +11,7 @@ from dashboards.build.board import board
 from dashboards.build.panels import Query, Text
 from dashboards.build.tables import Column, background, rows
 
-UP, TOOK = "vitals_target_up", "vitals_scrape_duration_seconds"
+UP, TOOK, UNMAPPED = "vitals_target_up", "vitals_scrape_duration_seconds", "vitals_unmapped_families"
 FAILURES, BAD, DROPPED = (f"vitals_scrape_{what}_total" for what in ("failures", "bad_lines", "dropped_samples"))
 NOT_SCRAPED = "Prometheus hears nothing of the exporter"
 
@@ -77,6 +77,7 @@ def _timeline() -> statetimeline.Panel:
         ),
         Query(q.largest(UP, "target"), "{{target}}"),
         {"1": ("up", p.GREEN), "0": ("DOWN", p.RED)},
+        NOT_SCRAPED,
     )
 
 
@@ -90,7 +91,7 @@ def _failures() -> timeseries.Panel:
             "none.",
         ),
         "none",
-        NOT_SCRAPED,
+        "no reading failed",
         [Query(f"sum by (target, reason) (increase({q.series(FAILURES)}[{q.RATE}])) > 0", "{{target}} {{reason}}")],
     ).decimals(1)
 
@@ -131,9 +132,9 @@ def _lost() -> timeseries.Panel:
             "none.",
         ),
         "none",
-        NOT_SCRAPED,
+        "nothing was left out",
         [
-            Query(q.increase(BAD, "target"), "{{target}} bad lines"),
+            Query(f"{q.increase(BAD, 'target')} > 0", "{{target}} bad lines"),
             Query(f"sum by (target, reason) (increase({q.series(DROPPED)}[{q.RATE}])) > 0", "{{target}} {{reason}}"),
         ],
     ).decimals(1)
@@ -144,12 +145,12 @@ def _unmapped() -> timeseries.Panel:
         Text(
             "Unknown families (drift)",
             "Families on a server's page that this version of llm-vitals does not know, as after an upgrade of the"
-            " engine; the exporter's page of the server lists them.",
+            " engine; the exporter's page of the server lists them, here are those with most.",
             "0. Above: upgrade llm-vitals, or report the names.",
         ),
         "none",
         "no server with metrics of its own",
-        [Query(q.largest("vitals_unmapped_families", "target"), "{{target}}")],
+        [Query(q.those_with_most(q.largest(UNMAPPED, "target"), UNMAPPED), "{{target}}")],
     ).axis_soft_max(5)
 
 
@@ -181,6 +182,7 @@ def _exporter_up() -> statetimeline.Panel:
             "{{what}}",
         ),
         {"1": ("good", p.GREEN), "0": ("bad", p.RED)},
+        NOT_SCRAPED,
     )
 
 

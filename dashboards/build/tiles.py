@@ -17,10 +17,10 @@ from prometheus.build.promql import LABELS
 RUNNING, WAITING = "vitals_requests_running", "vitals_requests_waiting"
 
 LIMITS = {
-    "ttft": {"0.001": "< 1 ms", "2560": "> 2560 s"},
-    "itl": {"0.01": "< 10 ms", "0.001": "< 1 ms", "80": "> 80 s"},
+    "ttft": {"0.001": "< 1 ms", "178": "> 178 s", "2560": "> 2560 s"},
+    "itl": {"0.01": "< 10 ms", "0.001": "< 1 ms", "80": "> 80 s", "178": "> 178 s"},
 }
-"""The first and last bounds that vLLM and the probes have if nobody changed them, in words."""
+"""The first and last bounds that vLLM, the probes and the proxy have if nobody changed them, in words."""
 
 
 def bound_texts(short: str) -> dict[str, tuple[str, str]]:
@@ -74,7 +74,7 @@ def _latency_tile(short: str, name: str, means: str) -> stat.Panel:
         [
             (Query(_worst(value, limit, above=False, labels=labels), legend), p.GREEN),
             (Query(_worst(value, limit, above=True, labels=labels), legend), p.RED),
-            (Query(_state(value), " "), p.GREY),
+            (Query(state(value), " "), p.GREY),
         ],
         p.states({**STATES, f"{q.NONE}": ("no traffic", p.GREY), **bound_texts(short)}),
     )
@@ -100,7 +100,7 @@ def _total_tile(text: Text, gauge: str, limit: str) -> stat.Panel:
         [
             (Query(_total(gauge, limit, above=False), "all servers"), p.GREEN),
             (Query(_total(gauge, limit, above=True), "all servers"), p.RED),
-            (Query(_state(value), " "), p.GREY),
+            (Query(state(value), " "), p.GREY),
         ],
         p.states({**STATES, f"{q.NONE}": ("not told", p.GREY)}),
     )
@@ -153,7 +153,7 @@ def kv() -> stat.Panel:
         [
             (Query(queries[0], "{{target}}"), p.GREEN),
             (Query(queries[1], "{{target}}"), p.RED),
-            (Query(_sleeping_or(_state(value)), " "), p.GREY),
+            (Query(sleeping_or(state(value)), " "), p.GREY),
         ],
         p.states({**STATES, f"{q.NONE}": ("not told", p.GREY)}),
     ).max(1)
@@ -179,7 +179,7 @@ def _total(gauge: str, limit: str, above: bool) -> str:
     return f"sum({q.series(gauge)})\nand on () ({now} {'>' if above else '<='} {limit})"
 
 
-def _state(value: Selector) -> str:
+def state(value: Selector) -> str:
     """Return what is to be said instead of a number: DOWN if all servers are, GONE, or NONE if none has a value."""
     reported = q.series("vitals_target_up", at=q.AT_END)
     return (
@@ -189,7 +189,7 @@ def _state(value: Selector) -> str:
     )
 
 
-def _sleeping_or(expr: str) -> str:
+def sleeping_or(expr: str) -> str:
     """Return ASLEEP if no engine of a server that is up is awake, else `expr`."""
     asleep = f"min({q.of_those_up(q.series('vitals_engine_asleep', at=q.AT_END), q.AT_END)})"
     return f"(({asleep}) == 1) + {q.ASLEEP - 1}\nor {expr}"
