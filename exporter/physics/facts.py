@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from exporter.model import ModelFacts
-from exporter.physics import ceiling, devices, kv
+from exporter.physics import ceiling, devices, experts, kv
 from exporter.settings import Target
 
 GIGA = 1e9
@@ -67,11 +67,10 @@ def _read_bytes(
         why.append("decode ceiling: the weights' size is not known; set weight_bytes")
         return None
     try:
-        share = kv.active_share(config) if config else kv.active_share_gguf(told.info)
+        return experts.read_bytes(config, weights) if config else experts.read_bytes_gguf(told.info, weights)
     except kv.ShapeUnknownError as error:
         why.append(f"decode ceiling: {error}; set active_weight_bytes")
         return None
-    return weights * share
 
 
 def _ceiling(target: Target, told: ModelFacts, read: float | None, why: list[str]) -> float | None:

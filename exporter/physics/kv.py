@@ -1,4 +1,4 @@
-"""Bytes of keys and values that a context leaves in the KV cache, and the shape of a model that says so."""
+"""Bytes of keys and values that a context leaves in the KV cache, by the shape of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ ELEMENT_BYTES = {
 }  # fmt: skip
 """Bytes per element by cache type; the q types are llama.cpp's blocks of 32 elements with their scales."""
 
-_TORCH = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+_TORCH = {"float32": "f16", "float16": "f16", "bfloat16": "bf16"}
+"""Cache types by a model's; vLLM and SGLang run one that is published in 32 bits in 16, unless told otherwise."""
 
 _FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2, "gptoss": 2, "gpt-oss": 2}
 """Families whose layers alternate without saying so: every n-th is full attention, the others have a window."""
@@ -19,6 +20,12 @@ _FULL_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6, "cohere2": 4, "gpt_os
 _FULL = frozenset({"full_attention", "attention", "global"})
 _WINDOW = frozenset({"sliding_attention", "chunked_attention", "local"})
 _NONE = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "moe", "mlp"})
+_UNEVEN_KEYS = (
+    "num_kv_shared_layers", "global_head_dim", "attn_type_list", "hybrid_layer_pattern", "attention_other_setting",
+    "linear_attn_config", "index_head_dim", "compress_ratios", "cla_share_factor",
+)  # fmt: skip
+"""Keys of models whose layers keep other amounts than their heads say: shared, compressed, with an index, or none."""
+
 _HYBRID_KEYS = ("hybrid_override_pattern", "attn_layer_period", "attn_layer_indices", "mamba_d_state", "ssm_cfg")
 
 
@@ -51,14 +58,16 @@ def from_config(config: Mapping[str, object], cache_type: str = "auto") -> Kv:
     inner = config.get("text_config")
     if isinstance(inner, Mapping):
         config = {**config, **inner}
+    if found := [key for key in _UNEVEN_KEYS if config.get(key) not in (None, 0)]:
+        raise ShapeUnknownError(f"layers of this model keep different amounts ({found[0]})")
     element = _element(cache_type, _TORCH.get(str(config.get("torch_dtype") or config.get("dtype")), "f16"))
-    layers = _int(config, "num_hidden_layers", "n_layer", "num_layers")
+    layers = whole(config, "num_hidden_layers", "n_layer", "num_layers")
     if (rank := config.get("kv_lora_rank")) is not None:
-        return Kv(layers * element * (_whole(rank, "kv_lora_rank") + _int(config, "qk_rope_head_dim")))
-    heads = _int(config, "num_attention_heads", "n_head")
-    kv_heads = _int(config, "num_key_value_heads", default=heads)
-    head_dim = _head_dim(config, heads)
-    layer = 2 * kv_heads * head_dim * element
+        return Kv(layers * element * (checked(rank, "kv_lora_rank") + whole(config, "qk_rope_head_dim")))
+    heads = whole(config, "num_attention_heads", "n_head")
+    kv_heads = whole(config, "num_key_value_heads", default=heads)
+    dimension = head_dim(config, heads)
+    layer = 2 * kv_heads * dimension * element
     types = config.get("layer_types") or config.get("layers_block_type")
     if isinstance(types, list):
         return _by_type([str(kind) for kind in types], layer, config.get("sliding_window"))
@@ -82,81 +91,39 @@ def from_gguf(info: Mapping[str, object], cache_type: str = "auto") -> Kv:
     if get("attention.kv_lora_rank") is not None:
         raise ShapeUnknownError("multi-head latent attention: what the runner keeps of it differs from build to build")
     element = _element(cache_type, "f16")
-    layers = _whole(get("block_count"), f"{name}.block_count")
-    heads = _whole(get("attention.head_count"), f"{name}.attention.head_count")
-    head_dim = _whole(get("embedding_length"), f"{name}.embedding_length") // heads if heads else 0
+    layers = checked(get("block_count"), f"{name}.block_count")
+    heads = checked(get("attention.head_count"), f"{name}.attention.head_count")
+    head_dim = checked(get("embedding_length"), f"{name}.embedding_length") // heads if heads else 0
     key, value = (
-        head_dim if get(f"attention.{part}_length") is None else _whole(get(f"attention.{part}_length"), part)
+        head_dim if get(f"attention.{part}_length") is None else checked(get(f"attention.{part}_length"), part)
         for part in ("key", "value")
     )
     kv_heads = get("attention.head_count_kv")
     token = (key + value) * element
     if isinstance(kv_heads, list):  # one number a layer, 0 where it has no attention
-        return Kv(sum(_whole(count, "head_count_kv") for count in kv_heads) * token)
+        return Kv(sum(checked(count, "head_count_kv") for count in kv_heads) * token)
     if get("ssm.state_size") is not None:
         raise ShapeUnknownError("a hybrid model does not say which layers have attention")
-    layer = (heads if kv_heads is None else _whole(kv_heads, f"{name}.attention.head_count_kv")) * token
+    layer = (heads if kv_heads is None else checked(kv_heads, f"{name}.attention.head_count_kv")) * token
+    if get("attention.sliding_window") and name not in _FULL_EVERY:
+        raise ShapeUnknownError("a model with sliding windows does not say which layers have them")
     return _alternating(layers, layer, get("attention.sliding_window"), _FULL_EVERY.get(name))
 
 
-def active_share(config: Mapping[str, object]) -> float:
-    """Return which share of its weights a model reads for a token, by its config.json: 1 without experts.
-
-    A mixture of experts reads those that it uses.  Raise ShapeUnknownError where keys are missing.
-    """
-    inner = config.get("text_config")
-    if isinstance(inner, Mapping):
-        config = {**config, **inner}
-    experts = _int(config, "n_routed_experts", "num_local_experts", "num_experts", default=0)
-    if not experts:
-        return 1.0
-    layers, width = _int(config, "num_hidden_layers"), _int(config, "hidden_size")
-    used = _int(config, "num_experts_per_tok", "experts_per_token")
-    dense_width = _int(config, "intermediate_size", default=0)
-    one = 3 * width * _int(config, "moe_intermediate_size", default=dense_width)
-    dense_layers = _int(config, "first_k_dense_replace", default=0)
-    sparse = layers - dense_layers
-    shared = _int(config, "n_shared_experts", default=0) * one
-    heads = _int(config, "num_attention_heads")
-    head_dim = _head_dim(config, heads)
-    attention = 2 * width * head_dim * (heads + _int(config, "num_key_value_heads", default=heads))
-    tables = _int(config, "vocab_size") * width * (1 if config.get("tie_word_embeddings") else 2)
-    rest = tables + layers * attention + dense_layers * 3 * width * dense_width + sparse * shared
-    return (rest + sparse * used * one) / (rest + sparse * experts * one)
-
-
-def active_share_gguf(info: Mapping[str, object]) -> float:
-    """Return the same by GGUF metadata."""
-    name = str(info.get("general.architecture"))
-    experts = info.get(f"{name}.expert_count")
-    if not experts:
-        return 1.0
-    used, width, layers, total = (
-        _whole(info.get(key), key)
-        for key in (f"{name}.expert_used_count", f"{name}.embedding_length", f"{name}.block_count",
-                    "general.parameter_count")
-    )  # fmt: skip
-    size = info.get(f"{name}.expert_feed_forward_length") or info.get(f"{name}.feed_forward_length")
-    sparse = layers - _whole(info.get(f"{name}.leading_dense_block_count") or 0, "leading_dense_block_count")
-    unused = sparse * (_whole(experts, "expert_count") - used) * 3 * width * _whole(size, "expert_feed_forward_length")
-    if not 0 < unused < total:
-        raise ShapeUnknownError("the experts' sizes do not add up to the number of parameters")
-    return 1 - unused / total
-
-
-def _head_dim(config: Mapping[str, object], heads: int) -> int:
+def head_dim(config: Mapping[str, object], heads: int) -> int:
+    """Return the dimension of an attention head; ShapeUnknownError."""
     if config.get("head_dim") is not None:
-        return _int(config, "head_dim")
+        return whole(config, "head_dim")
     if not heads:
         raise ShapeUnknownError("the model has no attention heads")
-    return _int(config, "hidden_size", "n_embd") // heads
+    return whole(config, "hidden_size", "n_embd") // heads
 
 
 def _alternating(layers: int, layer: float, window: object, every: object) -> Kv:
     if window is None or window == 0:
         return Kv(layers * layer)
-    size = _whole(window, "sliding_window")
-    full = layers // _whole(every, "sliding_window_pattern") if every else 0
+    size = checked(window, "sliding_window")
+    full = layers // checked(every, "sliding_window_pattern") if every else 0
     return Kv(full * layer, ((size, (layers - full) * layer),))
 
 
@@ -165,7 +132,7 @@ def _by_type(types: list[str], layer: float, window: object) -> Kv:
         raise ShapeUnknownError(f"layers of type {', '.join(sorted(unknown))} are not known")
     windowed = sum(kind in _WINDOW for kind in types)
     full = sum(kind in _FULL for kind in types)
-    windows = ((_whole(window, "sliding_window"), windowed * layer),) if windowed else ()
+    windows = ((checked(window, "sliding_window"), windowed * layer),) if windowed else ()
     return Kv(full * layer, windows)
 
 
@@ -173,16 +140,18 @@ def _element(cache_type: str, default: str) -> float:
     return ELEMENT_BYTES[default if cache_type == "auto" else cache_type]
 
 
-def _int(config: Mapping[str, object], *keys: str, default: int | None = None) -> int:
+def whole(config: Mapping[str, object], *keys: str, default: int | None = None) -> int:
+    """Return the first of these keys that is there, else the default; ShapeUnknownError."""
     for key in keys:
         if config.get(key) is not None:
-            return _whole(config[key], key)
+            return checked(config[key], key)
     if default is None:
         raise ShapeUnknownError(f"the model's configuration has no {keys[0]}")
     return default
 
 
-def _whole(value: object, key: str) -> int:
+def checked(value: object, key: str) -> int:
+    """Return a value that is a whole number from 0 on; ShapeUnknownError."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ShapeUnknownError(f"the model's {key} is no whole number")
     return value
