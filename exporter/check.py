@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from exporter import words
 from exporter.config import Config, Target
 from exporter.detect import make_reader
 from exporter.model import Snapshot
@@ -40,4 +41,4 @@ def line(target: Target, snapshot: Snapshot) -> str:
     notes = f"; {snapshot.report.bad_line_count} bad lines" if snapshot.report.bad_line_count else ""
     if snapshot.report.unknown:
         notes += f"; families this version does not know: {', '.join(snapshot.report.unknown)}"
-    return f"ok   {target.name} ({target.url}): {found}{about}; {len(samples)} series{notes}"
+    return words.printable(f"ok   {target.name} ({target.url}): {found}{about}; {len(samples)} series{notes}")

@@ -12,7 +12,19 @@ import pytest
 from exporter.config import DEFAULT_LISTEN, Config, Target
 from exporter.model import Snapshot
 from exporter.state import TargetState
-from tests.peers import PREEMPTED, TWO_ENGINES, Engine, Ollama, free_port, saying, serving, talking, target
+from tests.peers import (
+    PREEMPTED,
+    TWO_ENGINES,
+    Engine,
+    Ollama,
+    free_port,
+    http,
+    request,
+    saying,
+    serving,
+    talking,
+    target,
+)
 from tests.running import running, samples
 
 
@@ -173,6 +185,28 @@ async def test_a_bug_in_reading_one_target_harms_no_other(
         assert await exporter.series("vitals_target_up") == {"t0": 1, "t1": 0, "t2": 1}
         assert (await exporter.series("vitals_scrape_failures_total", reason="internal"))["t1"] == 2
     assert caplog.text.count("KeyError: 'a bug'") == 1
+
+
+@pytest.mark.parametrize("said", ['"\\ud800"', '"a\\u0000\\nvitals_x 1"', f'"{"a" * 10**6}"'])
+@pytest.mark.parametrize("where", ["version", "name", "family"])
+async def test_what_one_server_says_in_words_costs_no_other_its_series(where: str, said: str) -> None:
+    texts = {"version": '"1"', "name": '"m"', "family": '"f"', where: said}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await request(reader)).startswith("GET /api/version"):
+            body = f'{{"version": {texts["version"]}}}'
+        else:
+            body = f'{{"models": [{{"name": {texts["name"]}, "details": {{"family": {texts["family"]}}}}}]}}'
+        writer.write(http(body.encode()))
+
+    async with talking(answer) as url, serving(Engine()) as engine:
+        targets = (target(url, name="odd", backend="ollama"), target(engine.url, name="t1"))
+        async with running(Config(DEFAULT_LISTEN, targets)) as exporter:
+            assert (await exporter.series("vitals_target_up"))["t1"] == 1
+            _, _, text = await exporter.get("/metrics")
+            assert len(max(text.split("\n"), key=len)) < 1000
+            assert "vitals_x 1" not in text
+            assert (await exporter.get("/"))[0] == 200
 
 
 # --- nothing configured ----------------------------------------------------------------------------------------

@@ -53,6 +53,13 @@ async def test_check_is_exit_code_0_when_all_is_well() -> None:
     assert (code, [line.split()[:2] for line in out.splitlines()]) == (0, [["ok", "vllm"], ["ok", "ollama"]])
 
 
+async def test_what_a_server_calls_its_models_does_not_steer_the_terminal() -> None:
+    async with serving(Engine('vllm:num_requests_running{model_name="a\x1b[2Jb"} 1\n')) as engine:
+        _, out, _ = await run("check", environ={"VLLM_URL": engine.url})
+    assert out.startswith("ok   vllm ")
+    assert "model a\ufffd[2Jb" in out
+
+
 async def test_check_ends_although_the_look_up_of_a_name_hangs(tmp_path: Path) -> None:
     file = config(tmp_path, {"name": "a", "url": "http://llm.test", "backend": "vllm", "timeout": "100ms"})
     async with started("check", "--config", file, command=ASK_NOBODY) as process, asyncio.timeout(20):

@@ -260,3 +260,10 @@ def test_blocks_of_several_engines_are_a_sum_that_each_of_them_reports() -> None
 def test_a_percent_sign_in_a_models_name_survives() -> None:
     page = normalize('vllm:num_requests_running{model_name="a%sb%"} 2', VLLM, "50%")
     assert lines(page) == ['vitals_requests_running{target="50%",backend="vllm",model="a%sb%",engine="0"} 2']
+
+
+def test_a_label_that_is_too_long_costs_its_own_line_only() -> None:
+    long = f'vllm:num_requests_waiting{{model_name="{"a" * 600}"}} 1'
+    page = normalize(page_of(long, 'vllm:cache_config_info{a="' + "b" * 600 + '"} 1'), VLLM, "t")
+    assert values(page) == values(normalize(page_of(), VLLM, "t"))
+    assert page.report.bad_lines == (f"{long[:200]} (a label longer than 512 characters)",)

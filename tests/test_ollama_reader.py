@@ -139,6 +139,35 @@ async def test_odd_rows_are_left_out_and_harm_no_other() -> None:
     assert ("model_memory_bytes", "by-model", "ram") not in found
 
 
+ODD = ["", "a\nb", "a\x00", "\x1b[31ma", "a\x85b", "a\u2028b", "a\u202eb", "a" * 600, 5, None]
+
+
+@pytest.mark.parametrize("said", [*ODD, "a b", "a" * 65, "ä"])
+async def test_a_version_that_is_none_is_absent_but_the_server_is_up(said: object) -> None:
+    snapshot = await read(version=json.dumps({"version": said}).encode())
+    assert (snapshot.up, snapshot.version) == (isinstance(said, str), "")
+
+
+@pytest.mark.parametrize("said", ["0.12.3", "0.12.3-rc1-2-gabcdef0", "0.5.7+dev_1"])
+async def test_a_version_is_told(said: str) -> None:
+    assert (await read(version=json.dumps({"version": said}).encode())).version == said
+
+
+@pytest.mark.parametrize("said", ODD)
+async def test_a_model_without_a_name_that_can_be_a_label_is_left_out(said: object) -> None:
+    rows = [{"name": said, "size": 9}, {"name": "good", "size": 9, "details": {"family": said, "parameter_size": said}}]
+    found = values(await read(ps=json.dumps({"models": rows}).encode()))
+    assert {model for name, model, *_ in (key for key in found if len(key) > 1)} == {"good"}
+    assert found["model_info", "good", "", "", ""] == 1
+
+
+@pytest.mark.parametrize("size", [2**63, 10**400, -1, 1.5, "9"])
+async def test_a_number_that_cannot_be_is_absent(size: object) -> None:
+    found = values(await read(ps=ps(size=size, context_length=size)))
+    assert found[("model_loaded", "m")] == 1
+    assert not {"model_memory_bytes", "model_context_length_tokens"} & {name for name, *_ in found}
+
+
 @pytest.mark.parametrize("answer", [500, b"nonsense", b"[]"])
 async def test_failing_tags_and_show_leave_only_their_families_absent(answer: bytes | int) -> None:
     snapshot = await read(tags=answer, show=answer)
@@ -181,6 +210,9 @@ async def test_loaded_holds_the_models_of_the_last_reading() -> None:
         ({"ps": b"[]"}, Outcome.NOT_LLM_SERVER, "is not an Ollama's"),
         ({"ps": b'{"models":['}, Outcome.PROTOCOL, "no valid JSON"),
         ({"ps": b"[" * 200_000}, Outcome.PROTOCOL, "no valid JSON"),
+        ({"version": b'{"version":"\\ud800"}'}, Outcome.PROTOCOL, "no valid JSON"),
+        ({"ps": b'{"models":[{"name":"\xed\xa0\x80"}]}'}, Outcome.PROTOCOL, "no valid JSON"),
+        ({"ps": b'{"models":[{"name":"\xff"}]}'}, Outcome.PROTOCOL, "no valid JSON"),
         ({"ps": b" " * (16 * 2**20 + 1)}, Outcome.TOO_LARGE, "16 MiB"),
         ({"ps": 500}, Outcome.HTTP_STATUS, "500 no"),
         ({"version": 401}, Outcome.AUTH, "bearer_token"),
@@ -195,6 +227,21 @@ async def test_each_kind_of_bad_answer_has_its_outcome_and_its_line(
     assert says in snapshot.detail
     assert "\n" not in snapshot.detail
     assert snapshot.readings is None
+
+
+async def test_both_halves_of_a_character_are_one() -> None:
+    assert ("model_loaded", "\U0001f600") in values(await read(ps=b'{"models":[{"name":"\\ud83d\\ude00"}]}'))
+
+
+async def test_what_a_server_says_of_its_fault_is_one_line_of_bounded_length() -> None:
+    async def terse(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nX Y: " + b"a" * 9000 + b"\r\n\r\n")
+
+    async with serve_raw(terse) as target:
+        snapshot = await read_server(target)
+    assert snapshot.outcome is Outcome.PROTOCOL
+    assert len(snapshot.detail) < 600
+    assert snapshot.detail.isprintable()
 
 
 @pytest.mark.parametrize(

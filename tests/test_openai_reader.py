@@ -34,6 +34,16 @@ async def test_a_list_of_models_is_a_server_that_is_up_with_the_context_it_tells
     assert told == [("vitals_model_context_length_tokens", (("model", "gemma"),), 2048)]
 
 
+@pytest.mark.parametrize("said", ["", "a\nb", "\x1b[31ma", "a\u2028b", "a" * 600, 5, None])
+async def test_a_model_without_a_name_that_can_be_a_label_is_left_out(said: object) -> None:
+    rows = [{"id": said, "max_model_len": 9}, {"id": "good", "max_model_len": 8, "meta": {"size": 10**400}}]
+    async with talking(saying(http(json.dumps({"data": rows}).encode()))) as url:
+        snapshot = await read(url)
+    assert snapshot.readings is not None
+    assert [(sample.labels, sample.value) for sample in snapshot.readings.samples()] == [((("model", "good"),), 8)]
+    assert {model: facts.weight_bytes for model, facts in snapshot.models.items()} == {"good": None}
+
+
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [

@@ -110,6 +110,7 @@ BAD: dict[str, tuple[bytes, Outcome, str]] = {
     "two lengths": (http(PAGE_BYTES, "Content-Length: 1"), Outcome.PROTOCOL, NO_HTTP),
     "HTML": (http(b"<!doctype html><title>tok-en</title>"), Outcome.NOT_METRICS, "HTML or XML, not metrics; check url"),
     "JSON": (http(b'{"object": "list"}'), Outcome.NOT_METRICS, "the page is JSON, not metrics; check url"),
+    "JSON of great depth": (http(b"[" * 200_000), Outcome.NOT_METRICS, "the page is JSON, not metrics; check url"),
     "empty": (http(b""), Outcome.EMPTY, "the page is empty"),
     "of another program": (http(b"go_threads 3\n"), Outcome.NO_LLM_METRICS, "a metrics page without any of vllm's"),
 }
@@ -141,6 +142,32 @@ async def test_a_redirect_to_nonsense_is_an_outcome(location: str, outcome: Outc
     async with talking(saying(of_status("302 Found", f"Location: {location}"))) as url:
         snapshot = await read(target(url))
     assert snapshot.outcome is outcome
+
+
+@pytest.mark.parametrize("location", ["/a%0Ab%1B[31m", f"/{'a' * 7000}"])
+async def test_what_a_server_says_of_its_fault_is_one_line_of_bounded_length(location: str) -> None:
+    async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if (await request(reader)).startswith("GET /metrics"):
+            writer.write(of_status("302 Found", f"Location: {location}"))
+            await request(reader)
+        writer.write(of_status("404 No"))
+
+    async with talking(elsewhere) as url:
+        snapshot = await read(target(url))
+    assert snapshot.outcome is Outcome.HTTP_STATUS
+    assert snapshot.detail.isprintable()
+    assert len(snapshot.detail) < 600
+
+
+@pytest.mark.parametrize("version", [b'"9"', b"[" * 200_000, b'{"version": "a b"}', b'{"version": 1}', b"[1]", b"{"])
+async def test_a_version_that_is_none_costs_nothing(version: bytes) -> None:
+    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await request(reader):
+            writer.write(http(PAGE_BYTES if head.startswith("GET /metrics") else version))
+
+    async with talking(odd) as url:
+        snapshot = await read(target(url))
+    assert (snapshot.outcome, snapshot.version) == (Outcome.OK, "")
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

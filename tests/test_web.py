@@ -146,6 +146,14 @@ async def test_a_name_that_begins_as_another_does_not_bring_it(exporter: Running
     assert {sample.name for sample in samples(text)} == {"vitals_requests_waiting"}
 
 
+async def test_a_name_brings_whole_lines_whatever_is_in_their_labels() -> None:
+    model = "a\u2028b\x85c\x0bd\x1ce"
+    async with watching(f'vllm:num_requests_waiting{{model_name="{model}"}} 3\n') as exporter:
+        _, _, text = await exporter.get("/metrics?name[]=vitals_requests_waiting")
+    series = f'vitals_requests_waiting{{target="t0",backend="vllm",model="{model}",engine="0"}} 3'
+    assert text.split("\n")[2:] == [series, ""]
+
+
 async def test_a_name_of_nothing_gives_an_empty_answer(exporter: Running) -> None:
     assert (await exporter.get("/metrics?name[]=nothing"))[2] == ""
     _, _, text = await exporter.get("/metrics?name[]=nothing", Accept="application/openmetrics-text")

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import httpx
 
-from exporter.access import AccessError, blank
+from exporter import words
+from exporter.backends.asking import AskingReader, Told
 from exporter.backends.ollama_api import (
     Answer,
     ApiError,
@@ -18,10 +19,8 @@ from exporter.backends.ollama_api import (
     fetch,
     fetch_details,
     fetch_loaded,
-    open_client,
 )
-from exporter.model import ModelFacts, Outcome, Sample, Snapshot
-from exporter.relay.render import SampleReadings
+from exporter.model import ModelFacts, Outcome, Sample
 from exporter.settings import Target
 
 BACKEND = "ollama"
@@ -30,12 +29,13 @@ RARELY = 60.0
 """Seconds between two readings of /api/tags, and before a failed /api/show is asked for again."""
 
 
-class OllamaReader:
+class OllamaReader(AskingReader):
     """Reads one Ollama: /api/version and /api/ps each time, /api/tags and /api/show rarely.
 
-    `loaded` holds the models that were in memory at the last reading, none if it failed.  `client` is opened
-    at the first reading if none is given; `clock` gives seconds.
+    `loaded` holds the models that were in memory at the last reading, none if it failed; `clock` gives seconds.
     """
+
+    backend = BACKEND
 
     def __init__(
         self,
@@ -43,58 +43,25 @@ class OllamaReader:
         client: httpx.AsyncClient | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(target, client)
         self.loaded: tuple[LoadedModel, ...] = ()
-        self._target = target
-        self._client = client
         self._clock = clock
         self._installed: dict[str, int | None] | None = None
         self._tags_due = float("-inf")
         self._details: dict[str, ModelDetails] = {}
         self._show_due: dict[str, float] = {}
 
-    @property
-    def backend(self) -> str:
-        """The engine's name."""
-        return BACKEND
-
-    async def close(self) -> None:
-        """Close the client."""
-        if self._client is not None:
-            await self._client.aclose()
-
-    async def read(self, deadline_s: float) -> Snapshot:
-        """Return one reading, good or bad, within `deadline_s` seconds; a target's fault is in the snapshot."""
-        at, start = time.time(), time.perf_counter()
-        deadline = asyncio.get_running_loop().time() + deadline_s
+    async def ask(self, client: httpx.AsyncClient, deadline: float) -> Told:
+        """Bring everything up to date."""
         try:
-            self._client = self._client or open_client(self._target)
-            version, size = await self._read_all(self._client, deadline)
-        except (ApiError, AccessError) as error:
+            version, size = await self._read_all(client, deadline)
+        except ApiError:
             self.loaded, self._tags_due = (), float("-inf")
-            return Snapshot(
-                target=self._target.name,
-                backend=BACKEND,
-                outcome=error.outcome if isinstance(error, ApiError) else Outcome.TLS,
-                at=at,
-                duration=time.perf_counter() - start,
-                detail=blank(str(error), self._target),
-                status=error.status if isinstance(error, ApiError) else None,
-            )
-        return Snapshot(
-            target=self._target.name,
-            backend=BACKEND,
-            outcome=Outcome.OK,
-            at=at,
-            duration=time.perf_counter() - start,
-            status=httpx.codes.OK,
-            size=size,
-            version=version,
-            readings=SampleReadings(self._target.name, BACKEND, self._samples()),
-            models={model.name: self._facts(model) for model in self.loaded},
-        )
+            raise
+        return Told(size, self._samples(), {model.name: self._facts(model) for model in self.loaded}, version)
 
     async def _read_all(self, client: httpx.AsyncClient, deadline: float) -> tuple[str, int]:
-        """Bring everything up to date and return the version and the bytes read each time."""
+        """Return the version and the bytes read each time."""
         version, ps, tags = await asyncio.gather(
             fetch(client, self._target, "/api/version", deadline=deadline),
             fetch_loaded(client, self._target, deadline),
@@ -130,7 +97,7 @@ class OllamaReader:
                 Outcome.NOT_LLM_SERVER,
                 f"{self._target.url}/api/version is not an Ollama's; correct `url` or `backend`",
             )
-        return version
+        return words.version(version)
 
     async def _refresh_installed(self, client: httpx.AsyncClient, deadline: float) -> None:
         if self._clock() < self._tags_due:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Mapping
@@ -13,12 +14,16 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
+from exporter import words
 from exporter.access import AccessError, request_headers, ssl_context
 from exporter.model import Outcome
 from exporter.relay.scrape import remedy_refused
 from exporter.settings import Target
 
 MAX_BODY = 16 * 2**20
+
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+"""JSON's escape for one of the two halves of a character; both together are good."""
 
 
 class ApiError(Exception):
@@ -138,12 +143,20 @@ async def fetch(
     if response.status_code != httpx.codes.OK:
         raise _refusal(response, body, target, path)
     try:
-        content: object = json.loads(body)
+        content = _json(body)
     except (ValueError, RecursionError):
         if body.lstrip()[:1] == b"<":
             raise ApiError(Outcome.NOT_LLM_SERVER, f"{target.url}{path} is a web page; is it an Ollama?") from None
         raise ApiError(Outcome.PROTOCOL, f"{target.url}{path} sent no valid JSON; is a proxy in between?") from None
     return Answer(content, len(body), _date(response.headers.get("Date", "")))
+
+
+def _json(body: bytes) -> object:
+    """Return the JSON; raises ValueError or RecursionError."""
+    content: object = json.loads(body.decode("utf-8-sig"))
+    if _HALF.search(body):
+        json.dumps(content, ensure_ascii=False).encode()  # Half a character alone cannot be written, not even here.
+    return content
 
 
 async def read_bounded(response: httpx.Response, limit: int) -> bytes | None:
@@ -221,14 +234,14 @@ async def fetch_details(client: httpx.AsyncClient, target: Target, model: str, d
 
 
 def count(value: object) -> int | None:
-    """Return a JSON value if it is a whole number from 0 on, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Return a JSON value if it is a whole number from 0 on that fits 64 bits, as all real ones do, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
 
 
 def _loaded_model(row: object) -> LoadedModel | None:
     if not isinstance(row, dict):
         return None
-    name, details = _text(row, "name") or _text(row, "model"), row.get("details")
+    name, details = words.name(row.get("name")) or words.name(row.get("model")), row.get("details")
     details = details if isinstance(details, dict) else {}
     if not name:
         return None
@@ -239,9 +252,9 @@ def _loaded_model(row: object) -> LoadedModel | None:
         size_vram=count(row.get("size_vram")) or 0,
         context_length=count(row.get("context_length")),
         expires_at=_timestamp(_text(row, "expires_at")),
-        family=_text(details, "family"),
-        parameter_size=_text(details, "parameter_size"),
-        quantization=_text(details, "quantization_level"),
+        family=words.name(details.get("family")),
+        parameter_size=words.name(details.get("parameter_size")),
+        quantization=words.name(details.get("quantization_level")),
     )
 
 

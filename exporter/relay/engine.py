@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import ssl
 import time
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Protocol
 
 import aiohttp
 
-from exporter import access
+from exporter import access, words
 from exporter.backends import Backend
 from exporter.config import Target
 from exporter.model import Outcome, Snapshot
@@ -108,8 +107,6 @@ class PageTargetReader:
         # Half of what is left at most: a page that was read must not be lost to a version that does not come.
         answer = await self._fetch("/version", min(deadline_s / 2, 1.0))
         try:
-            version = json.loads(answer.text)["version"]
-        except (ValueError, LookupError, TypeError):
+            self._version = words.version(json.loads(answer.text)["version"]) or self._version
+        except (ValueError, LookupError, TypeError, RecursionError):
             return
-        if isinstance(version, str) and re.fullmatch(r"[\w.+-]{1,64}", version):
-            self._version = version

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from exporter import words
 from exporter.backends import Backend, Feed
 from exporter.catalogue import bound_text
 from exporter.model import Report
@@ -139,6 +140,8 @@ class Memory:
         return slot, parsed.text if parsed else ""
 
     def _number(self, base: str, feed: Feed | None, labels: tuple[tuple[str, str], ...]) -> int:
+        if feed is not None and any(len(value) > words.NAME_LENGTH for _, value in labels):
+            raise BadLineError(f"a label longer than {words.NAME_LENGTH} characters")
         if feed is not None and feed.suffix == "_bucket":
             labels = _with_float_bound(labels)
         place = (base, labels)

@@ -199,5 +199,7 @@ def _other_format(text: str) -> str:
             json.loads(text)
         except ValueError:
             return ""
+        except RecursionError:  # So deep a nesting is no line of a metrics page.
+            pass
         return "JSON"
     return ""

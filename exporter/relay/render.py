@@ -57,7 +57,8 @@ def exposition(
         prefixes = _prefixes(family, names)
         lines = "".join([mine[family.name] for mine in blocks if family.name in mine]) if prefixes else ""
         if names is not None:
-            lines = "".join(line for line in lines.splitlines(keepends=True) if line.startswith(prefixes))
+            # Only a line feed ends a line; splitlines() would also cut where a label has another line separator.
+            lines = "".join(f"{line}\n" for line in lines.split("\n") if line.startswith(prefixes))
         if lines:
             yield header(family, openmetrics) + lines
 

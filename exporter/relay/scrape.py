@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import aiohttp
 from yarl import URL
 
-from exporter import access
+from exporter import access, words
 from exporter.config import Target
 from exporter.model import Outcome
 from exporter.relay.inflate import Inflate
@@ -70,7 +70,7 @@ async def fetch(
     start = time.perf_counter()
 
     def ended(outcome: Outcome, detail: str, status: int | None = None) -> Fetched:
-        return Fetched(outcome, time.perf_counter() - start, status, detail=access.blank(detail, target))
+        return Fetched(outcome, time.perf_counter() - start, status, detail=words.line(access.blank(detail, target)))
 
     try:
         async with asyncio.timeout(deadline_s):
@@ -127,7 +127,7 @@ def _following(url: URL, location: str, hop: int, status: int) -> URL:
 
 
 def _check_status(status: int, url: URL) -> None:
-    answer = f"HTTP {status} from {_place(url)}{url.path}"
+    answer = f"HTTP {status} from {_place(url)}{url.raw_path}"
     if status in (401, 403):
         detail = f"{answer}; give the target its bearer_token, basic_auth or headers"
         raise _FetchError(Outcome.AUTH, detail, status)
