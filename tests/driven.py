@@ -1,8 +1,9 @@
-"""Simulated servers that are driven into a state, and the exporter's eyes on them: readings, probes, the verdict."""
+"""Simulated servers that are driven into a state, or their figures made up, and the verdict that comes of them."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -13,11 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from exporter.backends.ollama import OllamaReader
 from exporter.backends.vllm import VLLM
-from exporter.model import Outcome, Snapshot
+from exporter.model import Outcome, Sample, Snapshot
 from exporter.physics.watch import Diagnosis, Watch
 from exporter.probe.hosts.ollama import OllamaHost
 from exporter.probe.hosts.openai import OpenAIHost
 from exporter.probe.instruments import Instruments
+from exporter.probe.result import ProbeResult
 from exporter.probe.schedule import Prober
 from exporter.probe.stream import sender
 from exporter.relay.memory import Memory
@@ -27,6 +29,7 @@ from exporter.simulator.clock import ManualClock
 from exporter.simulator.ollama import OllamaServer
 from exporter.simulator.server import Server
 from exporter.simulator.vllm import VllmServer
+from exporter.vitals import ITL
 from tests.simulated import serving
 
 SCRAPE = 5.0
@@ -140,3 +143,65 @@ async def driven(
             made.leave()
             probing.cancel()
             await asyncio.wait([probing])
+
+
+TARGET = Target("box", "http://box:8000", "vllm")
+ENGINE = (("model", "m"), ("engine", "0"))
+BUSY = {
+    "vitals_requests_running": 4.0,
+    "vitals_requests_waiting": 0.0,
+    "vitals_kv_cache_usage_ratio": 0.3,
+    "vitals_generation_tokens_total": 100.0,
+    "vitals_prompt_tokens_total": 100.0,
+    "vitals_preemptions_total": 0.0,
+    "vitals_spec_decode_accepted_tokens_total": 0.0,
+}
+COUNTERS = [name for name in BUSY if name.endswith("_total")]
+
+
+class Story:
+    """A target's readings, one every three seconds, and the verdicts that come of them."""
+
+    def __init__(self, target: Target = TARGET) -> None:
+        self.watch = Watch(target)
+        self.at = 1_000_000.0
+        self.totals = dict.fromkeys(COUNTERS, 0.0)
+        self.steps: list[float] = []
+        self.seen: list[str] = []
+
+    def read(
+        self, probes: dict[tuple[str, str], ProbeResult] | None = None, /, step: float | None = None, **figures: float
+    ) -> str:
+        """Take a reading; counters are given as increases, `step` is the seconds of each of ten more engine steps."""
+        self.at += 3.0
+        given = {**BUSY, **{f"vitals_{name}": value for name, value in figures.items()}}
+        for name in COUNTERS:
+            self.totals[name] += given[name]
+        samples = [Sample(name, name, ENGINE, repr(value)) for name, value in {**given, **self.totals}.items()]
+        if step is not None:
+            self.steps += [step] * 10
+            samples += self._itl()
+        return self._observe(Snapshot("box", "vllm", Outcome.OK, self.at, 0.1), samples, probes or {})
+
+    def _itl(self) -> list[Sample]:
+        parts: list[tuple[str, tuple[tuple[str, str], ...], float]]
+        parts = [("_sum", ENGINE, sum(self.steps)), ("_count", ENGINE, float(len(self.steps)))]
+        for bound in (0.05, 0.2, math.inf):
+            labels = (*ENGINE, ("le", repr(bound)))
+            parts.append(("_bucket", labels, float(sum(step <= bound for step in self.steps))))
+        return [Sample(ITL, f"{ITL}{part}", labels, repr(value)) for part, labels, value in parts]
+
+    def fail(self) -> str:
+        self.at += 3.0
+        return self._observe(Snapshot("box", "vllm", Outcome.CONNECT, self.at, 0.1, "no connection"), [], {})
+
+    def _observe(self, snapshot: Snapshot, samples: list[Sample], probes: dict[tuple[str, str], ProbeResult]) -> str:
+        if self.watch.due(snapshot.at):
+            self.watch.observe(snapshot, samples, probes)
+        (diagnosis,) = self.watch.diagnoses()
+        self.seen.append(diagnosis.cause)
+        return diagnosis.cause
+
+    def changes(self) -> list[str]:
+        """Return the verdicts without repetitions."""
+        return [cause for before, cause in zip(["", *self.seen], self.seen, strict=False) if cause != before]

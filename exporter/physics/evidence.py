@@ -52,6 +52,8 @@ _MERGE: dict[str, Callable[[float, float], float]] = {
 }
 """By sample name, how the values of a model's engines become one."""
 
+Labels = tuple[tuple[str, str], ...]
+
 _BUCKETS = {f"{family}_bucket": family for family in _SPREAD}
 
 
@@ -60,11 +62,14 @@ class Reading:
     """One model's figures at Unix time `at`: values by sample name, and cumulative counts by family and upper bound.
 
     Engines are summed, but for KV usage and bytes read, of which the highest is taken; asleep are they only all.
+    `engines`: how many there are; `kept`: the tokens in the KV caches of all of them, None if they do not tell.
     """
 
     at: float
     values: dict[str, float] = field(default_factory=dict)
     buckets: dict[str, dict[float, float]] = field(default_factory=dict)
+    engines: int = 1
+    kept: float | None = None
 
     def get(self, name: str) -> float | None:
         """Return a value; None where the engine does not report it."""
@@ -80,6 +85,7 @@ class Reading:
 def read(at: float, samples: Iterable[Sample]) -> dict[str, Reading]:
     """Return the readings by model of a target's samples, "" for an engine that names no model."""
     readings: dict[str, Reading] = {}
+    caches: dict[str, dict[Labels, dict[str, float]]] = {}
     for sample in samples:
         name = sample.name
         merge, family = _MERGE.get(name), _BUCKETS.get(name)
@@ -90,10 +96,16 @@ def read(at: float, samples: Iterable[Sample]) -> dict[str, Reading]:
         value = float(sample.text)
         if merge is not None:
             reading.values[name] = merge(reading.values[name], value) if name in reading.values else value
+            if name in (USAGE, CAPACITY):
+                caches.setdefault(model, {}).setdefault(sample.labels, {})[name] = value
         elif family is not None:
             buckets = reading.buckets.setdefault(family, {})
             bound = float(sample.labels[-1][1])
             buckets[bound] = buckets.get(bound, 0.0) + value
+    for model, engines in caches.items():
+        readings[model].engines = len(engines)
+        kept = [cache[USAGE] * cache[CAPACITY] for cache in engines.values() if len(cache) == 2]
+        readings[model].kept = sum(kept) if kept else None
     return readings
 
 
@@ -187,11 +199,7 @@ def stretch(readings: Sequence[Reading]) -> Stretch | None:
     prompt, cached = increase(PROMPT), increase(CACHED)
     seconds = last.at - first.at
     busy = [(ran, reading) for reading in readings if (ran := reading.get(RUNNING))]
-    contexts = [
-        used * capacity / ran
-        for ran, reading in busy
-        if (used := reading.get(USAGE)) is not None and (capacity := reading.get(CAPACITY)) is not None
-    ]
+    contexts = [reading.kept / ran for ran, reading in busy if reading.kept is not None]
     return Stretch(
         end=last.at,
         seconds=seconds,

@@ -69,7 +69,8 @@ class Diagnosis:
         now, kv, read = self.now, self.facts.kv, self.facts.read_bytes
         if now is None or kv is None or read is None or not now.running or now.context is None:
             return None
-        return ceiling.kv_share(now.running * kv.context_bytes(now.context), read)
+        # Each engine has a copy of the weights, which it reads in each of its steps.
+        return ceiling.kv_share(now.running * kv.context_bytes(now.context), read * self.reading.engines)
 
     @property
     def bandwidth_usage(self) -> float | None:
