@@ -21,6 +21,9 @@ _NOBODY = (Outcome.DNS, Outcome.CONNECT, Outcome.TLS, Outcome.TIMEOUT, Outcome.T
 _TELLING = (Outcome.AUTH, Outcome.NO_LLM_METRICS, Outcome.EMPTY, Outcome.TOO_LARGE, Outcome.REDIRECT)
 """Outcomes of the metrics page that explain more than "no LLM server" would."""
 
+_BROKEN = (500, 502, 503, 504)
+"""Status codes of a server, or of a proxy in front of one, that does not work at present: so they do too."""
+
 
 def make_reader(target: Target, session: aiohttp.ClientSession) -> Reader:
     """Return the reader for a target's `backend`."""
@@ -52,10 +55,9 @@ class AutoReader:
     async def read(self, deadline_s: float) -> Snapshot:
         """Read the target, finding out first what it is if need be."""
         start = time.perf_counter()
-        if self.chosen is not None:
-            snapshot = await self.chosen.read(deadline_s)
-            if snapshot.up or snapshot.outcome in _NOBODY:
-                return snapshot
+        known = await self.chosen.read(deadline_s) if self.chosen is not None else None
+        if known is not None and (known.up or known.outcome in _NOBODY):
+            return known
         found: list[Snapshot] = []
         for name in (*PAGES, "ollama"):
             if name not in self._candidates:
@@ -68,20 +70,23 @@ class AutoReader:
             found.append(snapshot)
             if snapshot.outcome in _NOBODY:
                 break
-        return self._nothing(found)
+        # While nothing else turns up there it is the engine that it was, and what that says of its fault counts.
+        return known or _nothing(found)
 
     async def close(self) -> None:
         """Close what the readers hold open."""
         for reader in self._candidates.values():
             await reader.close()
 
-    def _nothing(self, found: list[Snapshot]) -> Snapshot:
-        telling = next((item for item in found if item.outcome in _TELLING), None)
-        if telling is None and found[-1].outcome in _NOBODY:
-            telling = found[-1]
-        if telling is not None:
-            return replace(telling, backend=self.backend)
-        detail = "answers, but not an LLM server that llm-vitals knows: " + "; ".join(
-            f"as {item.backend}: {item.detail}" for item in found
-        )
-        return replace(found[0], backend=self.backend, outcome=Outcome.NOT_LLM_SERVER, detail=detail)
+
+def _nothing(found: list[Snapshot]) -> Snapshot:
+    """Return the reading that tells most of a server that is none of the engines, from all that were tried."""
+    telling = next((item for item in found if item.outcome in _TELLING or item.status in _BROKEN), None)
+    if telling is None and found[-1].outcome in _NOBODY:
+        telling = found[-1]
+    if telling is not None:
+        return replace(telling, backend=UNKNOWN)
+    detail = "answers, but not an LLM server that llm-vitals knows: " + "; ".join(
+        f"as {item.backend}: {item.detail}" for item in found
+    )
+    return replace(found[0], backend=UNKNOWN, outcome=Outcome.NOT_LLM_SERVER, detail=detail)

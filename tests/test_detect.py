@@ -62,6 +62,19 @@ async def test_a_server_that_is_down_for_a_while_is_still_what_it_was(session: a
     assert reader.backend == "vllm"
 
 
+@pytest.mark.parametrize("engine", [Engine(), Ollama()], ids=["vllm", "ollama"])
+async def test_a_known_engine_that_fails_is_still_what_it_was_and_says_itself_why(
+    session: aiohttp.ClientSession, engine: Engine
+) -> None:
+    async with serving(engine):
+        reader = AutoReader(Target("a", engine.url), session)
+        known = (await reader.read(5.0)).backend
+        engine.status = 500
+        snapshot = await reader.read(5.0)
+        await reader.close()
+    assert (snapshot.backend, snapshot.outcome, snapshot.status) == (known, Outcome.HTTP_STATUS, 500)
+
+
 async def test_another_engine_at_the_same_place_is_noticed(session: aiohttp.ClientSession) -> None:
     ollama = Ollama()
     async with serving(ollama):
@@ -80,6 +93,7 @@ async def test_another_engine_at_the_same_place_is_noticed(session: aiohttp.Clie
         (saying(http(b"no", status="404 Not Found")), Outcome.NOT_LLM_SERVER, "as vllm: HTTP 404 from {place}/metrics"),
         (saying(http(b"<!doctype html>")), Outcome.NOT_LLM_SERVER, "as vllm: the page is HTML or XML"),
         (saying(http(b"no", status="401 No")), Outcome.AUTH, "give the target its bearer_token"),
+        (saying(http(b"no", status="503 No")), Outcome.HTTP_STATUS, "HTTP 503 from {place}/metrics"),
         (saying(http(b"go_threads 3\n")), Outcome.NO_LLM_METRICS, "without any of vllm's families"),
         (saying(http(b"")), Outcome.EMPTY, "the page is empty"),
         (saying(b""), Outcome.TRUNCATED, "{place} ended the connection without an answer"),
