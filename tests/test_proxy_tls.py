@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 from exporter.settings import Tls
 from tests.peers import PEM, server_tls, talking
@@ -12,6 +13,7 @@ from tests.proxying import (
     ask,
     connect,
     on_connection,
+    post,
     proxied,
     token,
 )
@@ -39,3 +41,19 @@ async def test_a_server_behind_tls_is_reached_if_its_certificate_is_right_and_it
             assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 ")
         async with proxied(url, tls=Tls(ca_file=PEM / "none.pem")) as proxy:
             assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 ")
+
+
+async def test_bytes_of_many_tls_records_arrive_as_they_were_sent_both_ways() -> None:
+    body = random.Random(1).randbytes(3_000_000)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        upload = await reader.readexactly(len(body))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(upload) + upload)
+
+    async with (
+        talking(on_connection(talk), server_tls()) as url,
+        proxied(url, tls=Tls(ca_file=PEM / "ca.pem", server_name="llm.test")) as proxy,
+    ):
+        answer = await ask(proxy, post("/api/blobs/x", body))
+    assert answer.partition(b"\r\n\r\n")[2] == body

@@ -28,9 +28,11 @@ class Work(Protocol):
         ...
 
 
-_BUFFER = bytearray(256 * 2**10)
-_VIEW = memoryview(_BUFFER)
-"""What every read goes into: it is copied out at once, so that no connection needs one of its own."""
+_BUFFER = memoryview(bytearray(256 * 2**10))
+"""What every read goes into: it is copied out at once, so that no connection needs one of its own.
+
+A view, since TLS fills it in slices, and a slice of a bytearray is a copy.
+"""
 
 
 class Side(asyncio.BufferedProtocol):
@@ -55,13 +57,13 @@ class Side(asyncio.BufferedProtocol):
         self._transport = transport
         self._set_option(socket.SO_KEEPALIVE, 1)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         """Return where the next read goes."""
         return _BUFFER
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand it on."""
-        self._work.received(bytes(_VIEW[:nbytes]))
+        self._work.received(bytes(_BUFFER[:nbytes]))
 
     def eof_received(self) -> bool:
         """Hand it on."""
