@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.peers import talking
 from tests.proxying import (
     END,
@@ -18,6 +20,7 @@ from tests.proxying import (
     proxied,
     recorded,
     token,
+    until,
 )
 
 
@@ -146,3 +149,67 @@ async def test_many_requests_use_one_connection_to_the_server_each_client_its_ow
 async def test_a_request_body_of_json_in_any_form_passes() -> None:
     for body in (b"", b"{", b'"', b"[" * 2000, b'{"model":"\\', b'{"model":' + b'"' + b"m" * 5000 + b'"}', b"\xff\xfe"):
         await check([post("/api/chat", body)], [b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"])
+
+
+async def test_requests_sent_at_once_by_a_client_that_sends_no_more_are_all_answered() -> None:
+    get = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n%d"
+    got: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for number in range(3):
+            got.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(answer % number)
+        got.append(await reader.read())
+
+    for after in (b"", b"\r\n", b"GET /b HT"):  # the latter two are no request
+        got.clear()
+        async with talking(on_connection(talk)) as url, proxied(url) as proxy, asyncio.timeout(10):
+            reader, writer = await connect(proxy)
+            writer.write(get * 3 + after)
+            writer.write_eof()
+            assert await reader.read() == b"".join(answer % number for number in range(3))
+            await until(lambda: len(got) == 4 and not proxy.busy)
+            writer.close()
+        assert got == [get] * 3 + [b""]
+
+
+@pytest.mark.parametrize("half", [bytes(100), bytes(150_000), bytes(150_000) + b"\r\n\r\n"], ids=len)
+async def test_what_comes_early_for_another_protocol_passes_however_much_it_is(half: bytes) -> None:
+    asked = b"GET /x HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    switched = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+    sent = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await sent.wait()
+        writer.write(switched)
+        writer.write(b"%d" % len(await reader.read()))
+
+    async with talking(on_connection(talk)) as url, proxied(url) as proxy, asyncio.timeout(10):
+        reader, writer = await connect(proxy)
+        writer.write(asked + half)
+        for _ in range(50):
+            await asyncio.sleep(0)  # so that it is early
+        sent.set()
+        writer.write(half)
+        writer.write_eof()
+        assert await reader.read() == switched + b"%d" % (2 * len(half))
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted"),
+    [("/api/tags?a=http://b/c", "/team/api/tags?a=http://b/c"), ("http://a:1/api/tags", "http://a:1/team/api/tags"),
+     ("http://a:1", "http://a:1/team"), ("*", "*")],
+)  # fmt: skip
+async def test_a_target_in_any_form_is_put_under_the_servers_path(target: str, wanted: str) -> None:
+    request = "OPTIONS {} HTTP/1.1\r\nHost: a:1\r\n\r\n"
+    got, answer = bytearray(), b"HTTP/1.1 204 No Content\r\n\r\n"
+    expected = request.format(wanted).encode()
+    async with (
+        talking(on_connection(recorded([answer], got, len(expected)))) as url,
+        proxied(f"{url}/team") as proxy,
+    ):
+        assert await ask(proxy, request.format(target).encode()) == answer
+    assert bytes(got) == expected

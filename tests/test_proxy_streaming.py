@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.peers import talking
 from tests.proxying import (
     END,
@@ -142,3 +144,27 @@ async def test_a_client_that_does_not_read_holds_only_its_own_stream() -> None:
                 assert await ask(proxy, GENERATE) == STREAM + token() + END
         assert sent < 64 * 2**20
         reset(slow)
+
+
+@pytest.mark.parametrize("pieces", [2, 3])
+async def test_bytes_stay_in_order_whenever_they_come_while_the_server_is_being_connected(pieces: int) -> None:
+    request = post("/api/blobs/x", bytes(range(97, 97 + pieces - 1)))
+    head, body = request[: 1 - pieces], request[1 - pieces :]
+    got = bytearray()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        got.extend(await reader.readexactly(len(request)))
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+    async with talking(on_connection(talk)) as url, proxied(url) as proxy, asyncio.timeout(20):
+        for turns in range(30):  # of the event loop, between two pieces
+            got.clear()
+            reader, writer = await connect(proxy)
+            writer.write(head)
+            for piece in body:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                writer.write(bytes([piece]))
+            assert await reader.readuntil(b"\r\n\r\n")
+            assert bytes(got) == request, turns
+            writer.close()

@@ -20,6 +20,7 @@ CHUNKED = -2
 """Besides a number of bytes: how the length of a body is told."""
 
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~\x80-\xff]+) HTTP/1\.([01])")
+_TARGET = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*|)(.*)")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\0\r\n]*?)[ \t]*")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\0\r\n]*)?\r\n")
@@ -59,15 +60,14 @@ class Head:
         """Return the value of the first field of a name (in lower case), empty if there is none."""
         return next((field.value for field in self.fields if field.name == name), b"")
 
+    def values(self, name: bytes) -> list[bytes]:
+        """Return the values of all fields of a name, in lower case."""
+        return [field.value.lower() for field in self.fields if field.name == name]
+
     def options(self, name: bytes) -> list[bytes]:
         """Return the members of a comma-separated field, in lower case."""
-        return [
-            option.strip(b" \t").lower()
-            for field in self.fields
-            if field.name == name
-            for option in field.value.split(b",")
-            if option.strip(b" \t")
-        ]
+        split = (option.strip(b" \t") for value in self.values(name) for option in value.split(b","))
+        return [option for option in split if option]
 
     def forwarded(self, start: bytes) -> bytes:
         """Return the head with another start line and without what is for this hop alone (RFC 9110, 7.6.1).
@@ -102,16 +102,22 @@ class Request(Head):
     @property
     def path(self) -> str:
         """The path of the target without its query, percent-encoded as it was."""
-        target = self.target.partition(b"?")[0]
-        if not target.startswith(b"/"):
-            target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
-        return target.decode("latin-1")
+        path = self._origin_and_rest[1].partition(b"?")[0]
+        return path.decode("latin-1") if path.startswith(b"/") else "/"
 
     def under(self, prefix: bytes) -> bytes:
         """Return the head to send to a server whose API is under a path."""
-        target = prefix + self.target if prefix and self.target.startswith(b"/") else self.target
+        origin, rest = self._origin_and_rest
+        target = origin + prefix + rest if origin or rest.startswith(b"/") else rest
         version = self.start.rpartition(b" ")[2]
         return self.forwarded(b" ".join((self.method, target, version)))
+
+    @property
+    def _origin_and_rest(self) -> tuple[bytes, bytes]:
+        """The target in two: scheme and authority of one in absolute form, and path and query."""
+        match = _TARGET.fullmatch(self.target)
+        assert match is not None  # It has no line end.
+        return match[1], match[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +135,8 @@ def read_request(raw: bytes) -> Request:
     if match is None:
         raise BadMessageError("the request line is not HTTP/1.1's")
     head = Head(start, fields)
-    codings = head.options(b"transfer-encoding")
-    lengths = set(head.options(b"content-length"))
+    # As they are: of an empty member of a list, or of an empty field beside another, readers make different things.
+    codings, lengths = head.values(b"transfer-encoding"), set(head.values(b"content-length"))
     if codings and (lengths or match[3] == b"0"):
         raise BadMessageError("a body has one length: Transfer-Encoding or Content-Length, the former not in HTTP/1.0")
     if codings and codings != [b"chunked"]:
@@ -193,8 +199,9 @@ def _length(values: set[bytes]) -> int | None:
     return int(value)
 
 
-def own_answer(status: int, text: str, openai: bool) -> bytes:
-    """Return an answer of our own, whose error has the shape that the clients of the API expect."""
+def own_answer(status: int, text: str, request: Request | None) -> bytes:
+    """Return an answer of our own, whose error has the shape that the clients of the API asked for expect."""
+    openai = request is not None and request.path.startswith("/v1/")
     error: object = {"message": text, "type": "proxy_error", "param": None, "code": None} if openai else text
     body = json.dumps({"error": error}).encode() + b"\n"
     reason = http.HTTPStatus(status).phrase
@@ -202,7 +209,7 @@ def own_answer(status: int, text: str, openai: bool) -> bytes:
         f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    return head.encode() + body
+    return head.encode() + (b"" if request is not None and request.method == b"HEAD" else body)
 
 
 class Body:
@@ -273,7 +280,10 @@ class Body:
             if self._line != b"\r\n":
                 raise BadMessageError("a chunk is longer than its size")
             self._state = "size"
-        elif self._line == b"\r\n" or self._line.endswith(b"\r\n\r\n"):
+        elif self._line == b"\r\n":
+            self.done = True
+        elif self._line.endswith(b"\r\n\r\n"):
+            _split(b"\r\n" + self._line)
             self.done = True
         else:
             return end  # Trailers are kept together to bound them as a whole.

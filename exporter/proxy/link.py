@@ -60,7 +60,7 @@ class Link:
         self._guard: Guard | None = None
         self._connecting: asyncio.Task[object] | None = None
         self._to_server = bytearray()
-        self._refused = False
+        self._over = False  # What the client sends from now on is thrown away.
         self._client_left = False
         self._server_left = False
         self._last = False
@@ -82,7 +82,7 @@ class Link:
     def update_reading(self) -> None:
         """Stop reading what cannot be passed on, and begin again when it can."""
         waiting = max(len(self._to_server), len(self._requests.held)) > HELD
-        self.client.read(self._refused or not (waiting or self.server.full))
+        self.client.read(self._over or not (waiting or self.server.full))
         self.server.read(not self.client.full)
 
     # --- from the client to the server ---------------------------------------------------------------
@@ -90,8 +90,8 @@ class Link:
     def from_client(self, data: bytes) -> None:
         """Pass on what the client sent, then tell of it."""
         at = self._clock()
-        if self._refused:
-            return  # Read and thrown away, so that the answer is not lost with the connection.
+        if self._over:
+            return  # It is read all the same, so that the answer is not lost with the connection.
         if self._answers.raw is not None:
             self._send(data)
             return
@@ -112,15 +112,18 @@ class Link:
                 self._guard.tell(Watcher.uploaded, passed.content)
             if self._requests.body.done:
                 self._guard.tell(Watcher.asked, at)
+        if self._client_left:
+            self._pass_end()
         self._next_exchange()
         self.update_reading()
 
     def _send(self, data: bytes) -> None:
         if not data:
             return
-        if self._connecting is not None and self._connecting.done():
+        if self._connecting is not None and not self._to_server:
             self.server.write(data)
             return
+        # Until `_connected` has taken what came before, also if the connection is there already.
         self._to_server += data
         if self._connecting is None:
             self._connecting = asyncio.ensure_future(self._connect(self.server))
@@ -130,11 +133,13 @@ class Link:
         if connecting.cancelled():
             return
         error = connecting.exception()
+        if self._over:
+            return
         if error is None:
             self.server.write(bytes(self._to_server))
             self._to_server.clear()
             if self._client_left:
-                self.server.end_writing()
+                self._pass_end()
             self.update_reading()
             return
         if not isinstance(error, OSError):
@@ -144,32 +149,35 @@ class Link:
 
     def _refuse(self, status: int, text: str, ending: Ending = Ending.CLIENT_GONE) -> None:
         """Answer in the server's place, unless it has begun to, and end."""
-        request = self._requests.current
-        path = request.path if request is not None else ""
-        if self._answers.current is None:
-            self.client.write(own_answer(status, f"llm-vitals: {text}", openai=path.startswith("/v1/")))
+        answer = self._answers.current
+        if answer is None:
+            self.client.write(own_answer(status, f"llm-vitals: {text}", self._requests.current))
         self._finish(ending)
         if self._connecting is not None:
             self._connecting.cancel()
         self.server.abort()
-        self._end_client(linger=True)
+        self._end_client(linger=True, reset=answer is not None and not self._answers.complete)
 
     def client_ended(self) -> bool:
         """Pass on that the client sends no more; return whether it may still be answered."""
-        if self._refused:
+        if self._over:
             return False
         self._client_left = True
         raw = self._answers.raw is not None
         under_way = not self._server_left if raw else self._requests.current is not None
-        connecting = self._connecting is not None and not self._connecting.done()
-        if under_way and (connecting or self.server.end_writing()):
+        if under_way and self._pass_end():
             return True
         self._finish(Ending.CLIENT_GONE)
         self.server.close()
         return False
 
+    def _pass_end(self) -> bool:
+        """Tell the server that no more comes, as soon as all that came is passed on; return whether it can be told."""
+        return bool(self._to_server) or self._requests.more_to_come or self.server.end_writing()
+
     def client_lost(self, error: Exception | None) -> None:
         """End the server's connection as the client's ended."""
+        self._over = True
         self._links.discard(self)
         self.ended.set()
         self._stop_timer()
@@ -197,6 +205,9 @@ class Link:
             self._finish(self._answers.raw, at)
             self._send(self._requests.held)
             self._requests.held = b""
+            if self._client_left:
+                self._pass_end()
+            self.update_reading()
         self._next_exchange()
 
     def server_ended(self) -> bool:
@@ -206,7 +217,7 @@ class Link:
 
     def server_lost(self, error: Exception | None) -> None:
         """End the client's connection as the server's ended."""
-        if self._refused:
+        if self._over:
             return
         answer = self._answers.current
         by_close = answer is not None and answer.length == UNTIL_CLOSE
@@ -216,7 +227,7 @@ class Link:
 
     def _end_client(self, linger: bool, reset: bool = False) -> None:
         """Close the client's connection so that what was written arrives, even if it is still sending."""
-        self._refused = True
+        self._over = True
         self._stop_timer()
         later = asyncio.get_running_loop().call_later
         if linger and not reset and not self._client_left and self.client.end_writing():
@@ -233,7 +244,7 @@ class Link:
         if self._answers.raw is not None or not (self._answers.complete and self._requests.body.done):
             return
         self._requests.current = self._answers.current = None
-        if self._last:
+        if self._last or (self._client_left and not self._requests.more_to_come):
             self._close()
         elif self._requests.held:
             asyncio.get_running_loop().call_soon(self.from_client, b"")
@@ -247,7 +258,7 @@ class Link:
 
     def _close(self) -> None:
         self.server.close()
-        self.client.close()
+        self._end_client(linger=False)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

@@ -38,6 +38,12 @@ class Requests:
         self.held = b""
         self._prefix = prefix
 
+    @property
+    def more_to_come(self) -> bool:
+        """Whether something is held that is to be sent on: another request, or what is for another protocol."""
+        upgrading = self.current is not None and self.current.value(b"upgrade")
+        return bool(self.held) if upgrading else b"\r\n\r\n" in self.held.lstrip(b"\r\n")
+
     def feed(self, data: bytes) -> Passed:
         """Return what goes on of these bytes and those held; raise BadMessageError."""
         data, start = self.held + data, 0
@@ -47,10 +53,12 @@ class Requests:
             if not self.body.done:
                 end = self.body.feed(data, start, passed.content)
                 out.append(data[start:end])
+            elif self.current is None and data.startswith(b"\r\n", start):
+                end = start + 2  # Empty lines before a request are nothing (RFC 9112, 2.2).
             elif self.current is not None or not (end := _head_end(data, start)):
                 break
             else:
-                passed.head = self.current = read_request(data[start:end].lstrip(b"\r\n"))
+                passed.head = self.current = read_request(data[start:end])
                 if self.current.method == b"CONNECT":
                     raise BadMessageError("this proxy stands in front of one server; it connects to no other", 405)
                 out.append(self.current.under(self._prefix))
@@ -89,22 +97,24 @@ class Answers:
             self._count(data, 0, passed.content)
             return passed
         data, self.held = self.held + data, b""
+        out: list[bytes] = []
         start, final = 0, False
         while not final and self.raw is None:
             end = data.find(b"\r\n\r\n", start) + 4
             if end < 4 and len(data) - start <= MAX_HEAD and request is not None:
                 self.held = data[start:]
+                passed.out = b"".join(out)
                 return passed
             try:
                 response = read_response(data[start:end] if end >= 4 else b"", request.method if request else b"")
-                passed.out += response.forwarded(response.start)
+                out.append(response.forwarded(response.start))
             except BadMessageError:
                 break
             start = end
             final = response.status >= 200
             if response.status == 101:
                 self.raw = Ending.COMPLETE
-        passed.out += data[start:]
+        passed.out = b"".join((*out, data[start:]))
         if final and request is not None:
             passed.head = self.current = response
             self.body = Body(response.length)
@@ -123,11 +133,10 @@ class Answers:
 
 
 def _head_end(data: bytes, start: int) -> int:
-    """Return where a request's head ends, 0 if it is not all there; empty lines may precede it (RFC 9112, 2.2)."""
-    begin = start
-    while data.startswith(b"\r\n", begin):
-        begin += 2
-    end = data.find(b"\r\n\r\n", begin) + 4
+    """Return where a request's head ends, 0 if it is not all there; raise BadMessageError."""
+    end = data.find(b"\r\n\r\n", start) + 4
     if (end if end >= 4 else len(data)) - start > MAX_HEAD:
         raise BadMessageError("the head of the request is too long", 431)
+    if end < 4 and data.find(b"\n\n", start) >= 0:
+        raise BadMessageError("a line of the head ends without CR LF")
     return end if end >= 4 else 0
