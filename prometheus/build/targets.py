@@ -14,6 +14,7 @@ _NO_METRICS = "empty|not_metrics|no_llm_metrics|not_llm_server"
 def group(s: Settings) -> Group:
     """Return the rules of targets and exporter."""
     answers = f'increase(vitals_scrape_failures_total{{reason=~"{_NO_METRICS}"}}[{s.no_metrics_window}])'
+    exporters = "count by (job) (vitals_build_info)"
     down = f"max by ({_BY}) (vitals_target_up) == 0"
     return Group(
         "targets",
@@ -60,10 +61,12 @@ def group(s: Settings) -> Group:
                 "LLMExporterDown",
                 "critical",
                 s.exporter_for,
-                # Seen within the hour and now gone: whatever its job is called, and also if its target was removed.
+                # Seen within the hour and now gone: whatever its job is called, and also if its target was removed, but
+                # not if the job has as many as it had, as where a pod has another address after each rollout.
                 f'max by (job, instance) (up{{job="{s.job}"}}) == 0'
                 "\nor max by (job, instance) (last_over_time(vitals_build_info[1h])"
-                " unless on (job, instance) vitals_build_info) * 0",
+                " unless on (job, instance) vitals_build_info) * 0"
+                f"\nunless on (job) ({exporters} >= max_over_time({exporters}[1h:]))",
                 "llm-vitals at {{ .Labels.instance }} is down",
                 "Prometheus has had no scrape of llm-vitals at {{ .Labels.instance }} (job {{ .Labels.job }}, up ="
                 f" {{{{ .Value }}}}) for {s.exporter_for}: nothing is known of any LLM server.",

@@ -48,6 +48,17 @@ RENAMED = {
     'vitals_build_info{job="vitals",instance="x:10434",version="1"}': "1x10 stale",
     'vitals_build_info{job="vitals",instance="y:10434",version="1"}': "1x40",
 }
+ALONE = {
+    'vitals_build_info{job="vitals",instance="x:10434",version="1"}': "1x10 stale",
+    'vitals_build_info{job="others",instance="y:10434",version="1"}': "1x40",
+}
+# Moved to another address, as a pod is at each rollout.
+MOVED = {
+    'up{job="llm-vitals",instance="x:10434"}': "1x10 stale",
+    'vitals_build_info{job="llm-vitals",instance="x:10434",version="1"}': "1x10 stale",
+    'up{job="llm-vitals",instance="y:10434"}': "_x12 1x50",
+    'vitals_build_info{job="llm-vitals",instance="y:10434",version="1"}': "_x12 1x50",
+}
 
 
 def exporter_down(job: str) -> Firing:
@@ -114,5 +125,7 @@ CASES: list[Case] = [
     silent(UNMAPPED, "all are known", {f"vitals_unmapped_families{{{labels('b')}}}": "0x100"}, 70, 100),
     fires(EXPORTER, "one of two, and not the one that was upgraded", EXPORTERS, 13, exporter_down("llm-vitals")),
     fires(EXPORTER, "gone, whatever its job is called", RENAMED, 13, exporter_down("vitals")),
+    fires(EXPORTER, "the only one of its job is gone", ALONE, 13, exporter_down("vitals")),
+    silent(EXPORTER, "at another address than before", MOVED, 11, 12, 13, 14, 20, 40),
     silent(EXPORTER, "up", {name: text for name, text in EXPORTERS.items() if '"y:10434"' in name}, 6, 10, 40),
 ]
