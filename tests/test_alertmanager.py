@@ -60,6 +60,36 @@ def test_an_inhibition_names_alerts_that_there_are() -> None:
     assert (down["source_matchers"], down["equal"]) == (["alertname = LLMTargetDown"], ["target"])
 
 
+def inhibited() -> set[tuple[str, str]]:
+    """Pairs of alerts of which the first keeps the second quiet."""
+    pairs = set()
+    for rule in CONFIG["inhibit_rules"]:
+        source, target = ([name for name in NAMES if matches(rule[f"{which}_matchers"], name)]
+                          for which in ("source", "target"))  # fmt: skip
+        pairs |= {(first, second) for first in source for second in target if first != second}
+    return pairs
+
+
+def matches(matchers: list[str], name: str) -> bool:
+    for matcher in matchers:
+        _, operator, text = matcher.split(" ")
+        if bool(re.fullmatch(text, name)) == (operator == "!="):
+            return False
+    return True
+
+
+def test_of_one_budget_only_the_fastest_burn_is_told() -> None:
+    burns = [name for name in NAMES if "BudgetBurn" in name]
+    speeds = ("Fast", "Steady", "Slow")
+    expected = {
+        (f"{budget}{fast}", f"{budget}{slow}")
+        for budget in {re.sub(r"(Fast|Steady|Slow)$", "", name) for name in burns}
+        for index, fast in enumerate(speeds)
+        for slow in speeds[index + 1 :]
+    }
+    assert {(first, second) for first, second in inhibited() if first in burns} == expected
+
+
 def test_no_secret_stands_in_it() -> None:
     for line in TEXT.splitlines():
         assert not re.search(r"\b\w*(password|token|credentials|api_url)\s*:", line), line
