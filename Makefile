@@ -5,10 +5,11 @@
 # make rules    rewrite prometheus/rules, their tests in prometheus/tests and Grafana's copies of the alerts
 # make lock     pin the newest versions that the image may have, with hashes
 # make fixtures rewrite the generated vLLM pages in tests/fixtures/vllm
-# make bench    CPU cost of a scrape against prometheus_client's parser
+# make bench    CPU cost of a scrape against prometheus_client's parser; BENCH=probe, proxy or simulator for another figure
 
 PYTHON ?= python3
 VENV ?= .venv
+BENCH ?= scrape
 RUN = $(VENV)/bin/python -m
 
 .PHONY: test lint types golden docs dashboards rules lock fixtures bench
@@ -47,7 +48,7 @@ fixtures: $(VENV)/installed
 	$(RUN) tests.fixtures.vllm.make_pages
 
 bench: $(VENV)/installed
-	$(RUN) bench scrape
+	$(RUN) bench $(BENCH)
 
 $(VENV)/installed: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: PYTHON=python3.13 make test")'

@@ -185,7 +185,8 @@ def history(stack: Stack, at: float) -> dict[frozenset[tuple[str, str]], float]:
     return {frozenset(item["metric"].items()): float(item["value"][1]) for item in answer["data"]["result"]}
 
 
-def test_stopped_started_taken_down_and_upgraded_nothing_is_lost(shared: Stack, tmp_path: Path) -> None:
+@pytest.mark.readme("docker compose up -d --build")
+def test_stopped_started_taken_down_and_upgraded_nothing_is_lost(typed: str, shared: Stack, tmp_path: Path) -> None:
     with hosts.vllm("simulated", hosts.EVERYWHERE, tmp_path) as port:
         shared.up(VLLM_URL=f"{HOST}:{port}")
         five_numbers(shared)
@@ -201,9 +202,10 @@ def test_stopped_started_taken_down_and_upgraded_nothing_is_lost(shared: Stack, 
         shared.up(VLLM_URL=f"{HOST}:{port}")
         assert history(shared, before) == known
 
-        exporter, prometheus = shared.container("exporter"), shared.container("prometheus")
-        docker("build", "-q", "-t", IMAGE, "--build-arg", "REVISION=upgraded", ".")
+        docker("build", "-q", "-t", IMAGE, "--build-arg", "REVISION=old", ".")
         shared.up(VLLM_URL=f"{HOST}:{port}")
+        exporter, prometheus = shared.container("exporter"), shared.container("prometheus")
+        shared.typed(typed, "--wait", "exporter", "prometheus")
         assert shared.container("exporter") != exporter
         assert shared.container("prometheus") == prometheus
         assert history(shared, before) == known
@@ -227,11 +229,14 @@ def test_what_runs_has_no_more_rights_memory_and_log_than_it_needs(shared: Stack
     assert re.search(r"^CapEff:\s+0+$", status, re.MULTILINE)
 
 
-@pytest.mark.readme("docker compose --profile demo up -d")
-def test_the_demo_shows_both_engines_within_a_minute(typed: str) -> None:
+@pytest.mark.readme("docker compose --profile demo up -d", "docker compose --profile demo down")
+def test_the_demo_shows_both_engines_within_a_minute_and_ends(request: pytest.FixtureRequest) -> None:
     services()
+    mark = request.node.get_closest_marker("readme")
+    assert mark is not None
+    begin, end = mark.args
     with stack("llm-vitals-test-demo") as demo:
-        demo.typed(typed, "--wait", "exporter", "prometheus", "demo")
+        demo.typed(begin, "--wait", "exporter", "prometheus", "demo")
         prometheus = demo.url("prometheus")
         five_numbers(demo, target="demo-vllm")
         for target in ("demo-vllm", "demo-ollama"):
@@ -245,9 +250,10 @@ def test_the_demo_shows_both_engines_within_a_minute(typed: str) -> None:
         assert "none was found yet" in get(f"{demo.url('exporter')}/")
         assert query(prometheus, 'vitals_target_up unless vitals_target_up{target=~"demo-(vllm|ollama)"}') == {}
 
-        demo.typed("docker compose --profile demo stop", "demo")
-        wait_until("it is gone", lambda: not has(prometheus, 'up{instance="demo:10434"}')(), 90)
+        demo.typed(end)
+        demo.up()
         evaluated(prometheus)
+        assert query(prometheus, 'last_over_time(up{instance="demo:10434"}[1h])'), "it was there"
         assert query(prometheus, 'ALERTS{alertname="LLMExporterDown"}') == {}, "a demo may end"
 
 
