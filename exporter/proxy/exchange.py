@@ -81,7 +81,7 @@ class Embedding:
     def __init__(self, observed: Observed, label: Callable[[object], str], at: float) -> None:
         self._observed = observed
         self._label = label
-        self._asked = TopValues("model", "stream")
+        self._asked = TopValues("model", "stream", "n")
         self._size = 0
         self._status = 0
         self.begun_at = at
@@ -125,6 +125,7 @@ class Generation(Embedding):
         self.first_at: float | None = None
         self._endpoint = endpoint
         self._dialect = endpoint.dialect()
+        self._single = True
         self._streamed = True
         self._readable = True
         self._unpack: Callable[[bytes], bytes] | None = None
@@ -149,6 +150,7 @@ class Generation(Embedding):
         """See whether the answer is a stream, and what it is packed in."""
         super().answered(response)
         kind = response.value(b"content-type").partition(b";")[0].strip().lower().decode("latin-1")
+        self._single = self._asked.found.get("n") in (None, 1)
         wanted = self._asked.found.get("stream", self._endpoint.streams) is True
         self._streamed = kind in _STREAMS or (wanted and kind != "application/json")
         codings = response.options(b"content-encoding")
@@ -207,7 +209,7 @@ class Generation(Embedding):
         if self.first_at is None:
             self.first_at = at
             numbers.ttft.observe(at - self.begun_at)
-        else:
+        elif self._single:  # Where several choices were asked for, their tokens come between each other.
             # Several pieces in one read are as many tokens, made one after the other since the read before.
             numbers.itl.observe((at - self._last_at) / pieces, pieces)
         self._last_at = at
@@ -218,11 +220,12 @@ class Generation(Embedding):
             self._usage = event
         elif isinstance(event, Done):
             self._done = event.reason
-        elif isinstance(event, Error) and self._failed is None:
+        elif isinstance(event, Error) and not event.malformed and self._failed is None:
             self._failed = "overload" if is_overload(event.text) else "error"
 
     def _reason(self, ending: Ending) -> str:
-        if self._done is not None:
+        # Some servers end an answer properly after they reported an error in it.
+        if self._done is not None and self._failed is None:
             return "length" if self._done == "length" else "stop"
         if ending in (Ending.CLIENT_GONE, Ending.UNHEARD):
             return "client_gone"  # Some servers end an answer that nobody hears as if it were complete.
@@ -259,7 +262,7 @@ class Generation(Embedding):
             decode = min(usage.decode_s, duration)
             ttft = duration - decode
             numbers.ttft.observe(ttft)
-        if decode and output > 1:
+        if decode and output > 1 and self._single:
             numbers.tpot.observe(decode / (output - 1))
         if ttft is not None and usage.prefill_s is not None:
             numbers.queue.observe(max(ttft - (usage.load_s or 0.0) - usage.prefill_s, 0.0))

@@ -24,7 +24,7 @@ class OpenAIResponses(OpenAICompletions):
         kind, response = text(row, "type"), mapping(row, "response")
         if kind in _TEXT:
             return [Token(text(row, "delta"), thinking="reasoning" in kind)]
-        if kind in ("error", "response.failed"):
+        if kind in ("error", "response.failed") or text(response, "status") == "failed":
             return [Error(text(row, "message") or text(mapping(response, "error"), "message"))]
         if kind not in ("response.completed", "response.incomplete"):
             return []
