@@ -95,3 +95,18 @@ def test_a_request_that_never_reached_the_server_changes_nothing() -> None:
     assert expiry.due == 1300.0
     expiry.see(1125.0 + 300.0, 1130.0)  # a user's, with the server's own keep_alive
     assert expiry.due == pytest.approx(1425.0)
+
+
+def test_after_a_request_that_never_reached_the_server_a_users_takes_what_the_one_before_left() -> None:
+    expiry = Expiry(shown=1300.0, now=1000.0, watched=True)
+    left_behind = seconds(expiry.ask(1100.0, lasting=1.0))
+    expiry.see(1101.0 + left_behind, 1101.0)
+    for failed in (1140.0, 1170.0):
+        expiry.ask(failed, lasting=1.0)
+        expiry.refused()
+        expiry.see(1101.0 + left_behind, failed + 0.1)
+    expiry.see(1175.0 + left_behind, 1180.0)
+    assert expiry.due == pytest.approx(1475.0)
+    assert expiry.wrong(1180.0)
+    expiry.see(1190.0 + left_behind, 1191.0)
+    assert expiry.due == pytest.approx(1490.0)

@@ -98,3 +98,27 @@ async def test_a_model_that_left_memory_takes_its_gauges_along_but_not_its_histo
     assert rig.value("probe_phase_seconds", prompt="small", phase="prefill") is None
     assert rig.value("probe_time_to_first_token_seconds_count", prompt="small") == 1
     assert rig.prober.last == {}
+
+
+async def test_a_probe_that_was_refused_is_not_taken_to_have_left_its_keep_alive_behind() -> None:
+    rig = Rig(m=expiring(300))
+    good = rig.ollama.generate
+    rig.clock.now += 50.0
+    await rig.prober.turn()
+    left_behind = float(rig.ollama.asked[-1]["keep_alive"].removesuffix("s"))
+
+    async def busy(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503, json={"error": "server busy, please try again"})
+
+    rig.clock.now += 60.0
+    rig.ollama.generate = busy
+    await rig.prober.turn()
+    rig.ollama.generate = good
+    ended = rig.clock.now + 5.0 - 100.0
+    rig.clock.now += 10.0
+    rig.ollama.models["m"] |= expiring(ended + left_behind)  # what a user's request took that named none
+    await rig.prober.turn()
+    repair, probe = rig.ollama.asked[-2:]
+    assert "prompt" not in repair
+    assert float(repair["keep_alive"].removesuffix("s")) == pytest.approx(295.0, abs=1.0)
+    assert "prompt" in probe

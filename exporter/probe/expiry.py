@@ -39,6 +39,7 @@ class Expiry:
         self._seen = now
         self._usual = _keep_alive(self.due - now) if watched else max(DEFAULT, _keep_alive(self.due - now))
         self._ours: float | None = None
+        self._before: float | None = None
         self._asked: float | None = None
 
     def see(self, shown: float, now: float) -> None:
@@ -77,12 +78,17 @@ class Expiry:
 
         It is never so short that the next look comes too late, nor below 0, which Ollama takes for ever.
         """
-        self._ours, self._asked = max(self.due - now - lasting, LOOK), now
+        self._before, self._ours, self._asked = self._ours, max(self.due - now - lasting, LOOK), now
         return -1 if math.isinf(self.due) else f"{self._ours:.3f}s"
 
     def ask_without(self, now: float) -> None:
         """Take in that a request of ours was sent that names no keep_alive, as OpenAI's dialects know none."""
-        self._ours, self._asked = self._usual if self._ours is None else self._ours, now
+        ours = self._usual if self._ours is None else self._ours
+        self._before, self._ours, self._asked = self._ours, ours, now
+
+    def refused(self) -> None:
+        """Take in that the last request of ours never came to the model, which keeps what was left behind before."""
+        self._ours, self._asked = self._before, None
 
     def wrong(self, now: float) -> bool:
         """Return whether the server's expiry is ours to repair; not if it is so near that a repair might load."""

@@ -40,6 +40,20 @@ class Reason(enum.StrEnum):
     PROTOCOL = "protocol"
 
 
+REFUSED = frozenset(
+    {
+        Reason.CONNECT,
+        Reason.TLS,
+        Reason.TIMEOUT_CONNECT,
+        Reason.HTTP_4XX,
+        Reason.AUTH,
+        Reason.OVERLOAD,
+        Reason.MODEL_NOT_FOUND,
+    }
+)
+"""Why a request never comes to the model."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a probe failed, and one line about it."""
@@ -124,6 +138,11 @@ class ProbeResult:
     def ok(self) -> bool:
         """Whether the probe gave a complete answer."""
         return self.reason is None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the request never came to the model."""
+        return self.reason in REFUSED
 
     @property
     def reloaded(self) -> bool:

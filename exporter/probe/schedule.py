@@ -219,7 +219,7 @@ class Prober:
 
     async def _settle(self, name: str, result: ProbeResult) -> None:
         try:
-            await self._host.settle(name, result.phases.get("queue", 0.0))
+            await self._host.settle(name, result.phases.get("queue", 0.0), refused=result.refused)
         except ApiError:
             return  # The next look tells, and says so.
 

@@ -43,8 +43,11 @@ class Host(Protocol):
         """Return the keep_alive of a request that will end in about `lasting` seconds; it is about to be sent."""
         ...
 
-    async def settle(self, model: str, waited: float) -> None:
-        """Put right what a request changed that waited so many seconds for its turn; ApiError."""
+    async def settle(self, model: str, waited: float, *, refused: bool) -> None:
+        """Put right what a request changed that waited so many seconds for its turn; ApiError.
+
+        `refused`: it never came to the model.
+        """
         ...
 
 

@@ -64,9 +64,11 @@ class OllamaHost:
             return None
         return expiry.ask(self._now(), lasting)
 
-    async def settle(self, model: str, waited: float) -> None:
+    async def settle(self, model: str, waited: float, *, refused: bool) -> None:
         """Look at once, so that what follows is not taken for ours, and repair the expiry."""
         expiry = (self._expiries or {}).get(model)
+        if expiry is not None and refused:
+            expiry.refused()
         if expiry is not None and waited > QUEUED:
             expiry.used(self._now())
         await self.look()

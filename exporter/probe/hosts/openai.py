@@ -85,5 +85,5 @@ class OpenAIHost:
         """Return None: these servers do not unload."""
         return None
 
-    async def settle(self, model: str, waited: float) -> None:
+    async def settle(self, model: str, waited: float, *, refused: bool) -> None:
         """Do nothing: a request leaves nothing behind."""
