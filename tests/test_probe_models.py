@@ -113,7 +113,12 @@ async def test_a_probe_that_was_refused_is_not_taken_to_have_left_its_keep_alive
     rig.clock.now += 60.0
     rig.ollama.generate = busy
     await rig.prober.turn()
-    rig.ollama.generate = good
+
+    async def repaired(request: httpx.Request) -> httpx.Response:
+        made = httpx.Response(200, json={"done": True, "done_reason": "load"})
+        return await good(request) if "prompt" in rig.ollama.asked[-1] else made
+
+    rig.ollama.generate = repaired
     ended = rig.clock.now + 5.0 - 100.0
     rig.clock.now += 10.0
     rig.ollama.models["m"] |= expiring(ended + left_behind)  # what a user's request took that named none
