@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from exporter.backends.vllm import VLLM
 from exporter.catalogue import BY_NAME, render_labels
 from exporter.model import Outcome
-from exporter.relay.memory import Memory
+from exporter.relay.memory import MAX_LINES, Memory
 from exporter.relay.normalize import Page, PageReader, normalize
 from tests.conftest import FIXTURES
 
@@ -190,14 +190,46 @@ def test_a_family_that_comes_and_goes_is_absent_while_it_is_gone() -> None:
     assert answers == [None, 4.0, None]
 
 
-def test_labels_that_change_for_ever_do_not_fill_the_memory() -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        'vllm:lora_requests_info{{running_lora_adapters="a{0}"}} 1.7e9',
+        'vllm:num_requests_waiting{{engine="{0}"}} 1 1795980580732',
+        "vllm:new_{0} 1 1795980580732",
+    ],
+)
+def test_labels_that_change_for_ever_do_not_fill_the_memory(line: str) -> None:
     memory = Memory(VLLM, max_lines=100)
     reader, neighbour = PageReader(VLLM, "t", memory), PageReader(VLLM, "u", memory)
     series = 'vitals_requests_running{model="m",engine="0"}'
     for number in range(500):
-        page = reader.read(page_of(f'vllm:lora_requests_info{{running_lora_adapters="a{number}"}} 1.7e9'))
+        page = reader.read(page_of(line.format(number)))
         assert values(page)[series] == values(neighbour.read(page_of()))[series] == 1.0
-        assert len(memory.slots) <= 100
+        assert max(len(memory.slots), len(memory.series), len(memory.ignored)) <= 100
+
+
+def test_long_lines_that_change_for_ever_do_not_fill_the_memory() -> None:
+    memory = Memory(VLLM, max_size=50_000)
+    reader = PageReader(VLLM, "t", memory)
+    for number in range(100):
+        reader.read(page_of(f'go_thing{{a="{number}{"b" * 1000}"}} 1'))
+        assert sum(map(len, memory.slots)) <= 50_000
+
+
+def test_a_page_that_fits_the_memory_is_learned_once() -> None:
+    memory = Memory(VLLM, max_lines=100)
+    reader = PageReader(VLLM, "t", memory)
+    text = "\n".join(f'go_thing{{a="{number}"}} 1' for number in range(80))
+    assert reader.read(text).outcome is Outcome.NO_LLM_METRICS
+    learned = memory.slots
+    assert reader.read(text).outcome is Outcome.NO_LLM_METRICS
+    assert memory.slots is learned
+
+
+def test_a_page_of_more_lines_than_can_be_remembered_is_too_large() -> None:
+    page = normalize("a 1\n" * (MAX_LINES + 1), VLLM, "t")
+    assert (page.outcome, page.readings) == (Outcome.TOO_LARGE, None)
+    assert page.detail == "the page has more than 100000 lines; check url and metrics_path"
 
 
 def test_targets_that_share_what_was_parsed_do_not_share_values() -> None:

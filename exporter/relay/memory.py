@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from exporter import words
@@ -13,7 +14,13 @@ from exporter.relay.line import NUMBER, parse_comment, parse_line, parse_name
 from exporter.relay.planner import Planner, Series
 
 MAX_LINES = 100_000
-"""Lines remembered per engine, about 30 MB; then all is forgotten, so that changing labels cannot fill the memory."""
+"""Lines remembered per engine, about 30 MB; then all is forgotten, so that changing labels cannot fill the memory.
+
+A page of more lines is refused: to learn it anew each time would keep everything else waiting for seconds.
+"""
+
+MAX_SIZE = 32 * 2**20
+"""Characters of the lines remembered per engine, for those that are long."""
 
 MAX_SHAPES = 16
 """Shapes that a page of unknown shape is compared with: as many kinds of server as a fleet is likely to have."""
@@ -73,12 +80,14 @@ class Memory:
     last blank.  `shapes`: the last shapes of pages that were met, the newest first.
     """
 
-    def __init__(self, backend: Backend, max_lines: int = MAX_LINES) -> None:
+    def __init__(self, backend: Backend, max_lines: int = MAX_LINES, max_size: int = MAX_SIZE) -> None:
         self._backend = backend
         self._max_lines = max_lines
+        self._max_size = max_size
         self._forget()
 
     def _forget(self) -> None:
+        self._size = 0
         self.slots: dict[str, int] = {}
         self.series: list[Series] = []
         self.ignored: list[Ignored] = []
@@ -88,10 +97,13 @@ class Memory:
         self._layouts: dict[tuple[frozenset[int], frozenset[tuple[str, str]]], Layout] = {}
         self._families: dict[str, Ignored] = {}
 
-    def make_room(self, lines: int) -> None:
-        """Forget everything if so many new lines could be too many."""
-        if self.slots and len(self.slots) + lines > self._max_lines:
+    def make_room(self, keys: Iterable[str]) -> None:
+        """Forget everything if what is new of these lines could be too much."""
+        new = [len(key) for key in keys if key not in self.slots]
+        lines = max(map(len, (self.slots, self.series, self.ignored, self._families)))
+        if lines + len(new) > self._max_lines or self._size + sum(new) > self._max_size:
             self._forget()
+        self._size += sum(new)
 
     def add_shape(self, shape: Shape) -> None:
         """Remember a shape, so that another target's page may be found to have it."""

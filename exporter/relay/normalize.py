@@ -15,7 +15,7 @@ from exporter.backends import Backend
 from exporter.model import Outcome, Readings, Report, Sample
 from exporter.relay.layout import Layout, Part, blocks
 from exporter.relay.line import NUMBER
-from exporter.relay.memory import BadLineError, Ignored, Memory, Shape
+from exporter.relay.memory import MAX_LINES, BadLineError, Ignored, Memory, Shape
 
 SHOWN_BAD_LINES = 20
 """How many bad lines a report keeps, each cut to 200 characters; all are counted."""
@@ -104,7 +104,10 @@ class PageReader:
         if kind := _other_format(text):
             return Page(Outcome.NOT_METRICS, detail=f"the page is {kind}, not metrics; check url and metrics_path")
         memory = self._memory
-        memory.make_room(len(lines))
+        if len(lines) > MAX_LINES:
+            detail = f"the page has more than {MAX_LINES} lines; check url and metrics_path"
+            return Page(Outcome.TOO_LARGE, detail=detail)
+        memory.make_room(line.rpartition(" ")[0] for line in lines)
         units: dict[str, str] = {}
         present: dict[int, str] = {}
         ignored: set[int] = set()
