@@ -172,3 +172,10 @@ def test_values_at_the_top_of_an_object_are_found_however_it_is_cut(body: dict[s
         found.feed(data[start:end])
     wanted = {key: value for key, value in body.items() if not isinstance(value, dict | list)}
     assert found.found == wanted
+
+
+def test_of_an_object_with_thousands_of_values_only_the_first_are_looked_at() -> None:
+    for members, found in ((500, {"model": "m"}), (5000, {})):
+        values = TopValues("model")
+        values.feed(b"{" + b'"a":1,' * members + b'"model":"m"}')
+        assert values.found == found

@@ -11,9 +11,14 @@ import re
 LONGEST = 512
 """Bytes of a key or a value that is kept; a longer one counts as not there."""
 
+MOST = 4096
+"""Quotes, commas, colons and brackets at the top that are looked at; after them nothing more is looked for."""
+
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _TOP = re.compile(rb'["{}\[\],:]')
-_NESTED = re.compile(rb'["{}\[\]]')
+_PLAIN = rb'(?:[^"{}\[\]]++|"(?:[^"\\]++|\\.)*+")*+'
+_NESTED = re.compile(_PLAIN, re.DOTALL)
+_BRACKETS = re.compile(_PLAIN + rb"([{\[]++|[}\]]++)", re.DOTALL)
 
 
 class TopValues:
@@ -31,12 +36,19 @@ class TopValues:
         self._key = ""
         self._in_value = False
         self._kept = bytearray()
+        self._left = MOST
 
     def feed(self, data: bytes) -> None:
         """Read the next piece."""
         at = 0
-        while at < len(data):
-            at = self._string(data, at) if self._in_string else self._structure(data, at)
+        while at < len(data) and self._left:
+            if self._in_string:
+                at = self._string(data, at)
+            elif self._depth > 1:
+                at = self._nested(data, at)
+            else:
+                at = self._top(data, at)
+                self._left -= 1
 
     def _string(self, data: bytes, at: int) -> int:
         if self._escaped:
@@ -56,8 +68,28 @@ class TopValues:
             self._key = key if isinstance(key, str) else ""
         return end + 1
 
-    def _structure(self, data: bytes, at: int) -> int:
-        match = (_NESTED if self._depth > 1 else _TOP).search(data, at)
+    def _nested(self, data: bytes, at: int) -> int:
+        """Pass over what stands deeper, in one step from bracket to bracket: definitions of tools have thousands."""
+        while self._depth > 1:
+            match = _BRACKETS.match(data, at)
+            if match is None:
+                match = _NESTED.match(data, at)
+                end = match.end() if match else at
+                self._in_string = end < len(data)  # It ends in a later piece.
+                return end + self._in_string
+            run = len(match[1])
+            if match[1][0] in b"{[":
+                self._depth += run
+                at = match.end()
+            else:
+                closed = min(run, self._depth - 1)
+                self._depth -= closed
+                at = match.end() - run + closed
+        self._in_value = False
+        return at
+
+    def _top(self, data: bytes, at: int) -> int:
+        match = _TOP.search(data, at)
         if match is None:
             self._keep(data[at:])
             return len(data)
@@ -76,7 +108,7 @@ class TopValues:
             if self._depth == 1 and self._in_value and self._key in self._keys and self._kept.strip():
                 self.found[self._key] = self._take()
             self._depth -= token in b"}]"
-            self._in_value = self._in_value and self._depth > 1
+            self._in_value = False
             self._kept.clear()
         return match.end()
 
