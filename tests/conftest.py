@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from exporter.backends.table import PAGES
+
 FIXTURES = Path(__file__).parent / "fixtures"
+ENGINE_PAGES = [page for engine in PAGES for page in sorted((FIXTURES / engine).glob("*.prom"))]
+"""The metrics pages of engines; the folder has the engine's name."""
 
 
 @pytest.fixture

@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from exporter.backends.vllm import VLLM
+from exporter.backends.table import PAGES
 from exporter.config import DEFAULT_LISTEN, Config, ProbeSettings
 from exporter.relay.normalize import normalize
 from exporter.relay.render import exposition
-from tests.conftest import FIXTURES
+from tests.conftest import ENGINE_PAGES
 from tests.peers import PAGE, PREEMPTED, TWO_ENGINES, Engine, Ollama, serving, target
 from tests.running import running
 
 PROMTOOL = shutil.which("promtool")
-PAGES = sorted((FIXTURES / "vllm").glob("*.prom"))
 
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not on PATH")
 
@@ -32,9 +31,9 @@ def lint(text: str) -> str:
     return done.stdout + done.stderr + (f"exit code {done.returncode}" if done.returncode else "")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENGINE_PAGES, ids=lambda path: path.stem)
 def test_a_versions_page_is_exported_as_prometheus_likes_it(path: Path) -> None:
-    page = normalize(path.read_text(encoding="utf-8"), VLLM, "t")
+    page = normalize(path.read_text(encoding="utf-8"), PAGES[path.parent.name], "t")
     blocks = page.readings.blocks() if page.readings else {}
     assert lint("".join(exposition([blocks], openmetrics=False))) == ""
 

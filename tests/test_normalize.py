@@ -11,15 +11,15 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from exporter.backends.table import PAGES
 from exporter.backends.vllm import VLLM
 from exporter.catalogue import BY_NAME, render_labels
 from exporter.model import Outcome
 from exporter.relay.memory import MAX_LINES, Memory
 from exporter.relay.normalize import Page, PageReader, normalize
-from tests.conftest import FIXTURES
+from tests.conftest import ENGINE_PAGES, FIXTURES
 
 CASES: list[dict[str, Any]] = yaml.safe_load((FIXTURES / "pages" / "cases.yml").read_text(encoding="utf-8"))
-PAGES = sorted((FIXTURES / "vllm").glob("*.prom"))
 UPDATE = "UPDATE_GOLDEN" in os.environ
 
 
@@ -77,18 +77,18 @@ def golden(page: Page) -> str:
     return "\n".join([*out, *lines(page)]) + "\n"
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENGINE_PAGES, ids=lambda path: path.stem)
 def test_a_versions_page_gives_its_golden_output(path: Path) -> None:
-    text = golden(normalize(path.read_text(encoding="utf-8"), VLLM, "t"))
+    text = golden(normalize(path.read_text(encoding="utf-8"), PAGES[path.parent.name], "t"))
     expected = path.with_suffix(".out")
     if UPDATE:
         expected.write_text(text, encoding="utf-8")
     assert text == expected.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENGINE_PAGES, ids=lambda path: path.stem)
 def test_what_is_written_is_in_the_catalogue_with_its_labels(path: Path) -> None:
-    page = normalize(path.read_text(encoding="utf-8"), VLLM, "t")
+    page = normalize(path.read_text(encoding="utf-8"), PAGES[path.parent.name], "t")
     for sample in page.readings.samples() if page.readings else ():
         family = BY_NAME[sample.family]
         assert sample.name in family.sample_names
@@ -96,10 +96,10 @@ def test_what_is_written_is_in_the_catalogue_with_its_labels(path: Path) -> None
         assert names == family.labels
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENGINE_PAGES, ids=lambda path: path.stem)
 def test_a_second_page_is_read_from_memory_and_says_the_same(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    reader = PageReader(VLLM, "t", Memory(VLLM))
+    text, engine = path.read_text(encoding="utf-8"), PAGES[path.parent.name]
+    reader = PageReader(engine, "t", Memory(engine))
     first, second = reader.read(text), reader.read(text)
     assert (lines(first), first.report) == (lines(second), second.report)
 
