@@ -91,6 +91,14 @@ def test_the_probes_mean_is_of_the_same_prompts_as_their_quantiles(tmp_path: Pat
         check(tmp_path, series, f"sum by (target, backend, model) ({mean})", {f"{{{A}}}": 0.5})
 
 
+def test_the_parts_of_ttft_are_those_of_the_server_whose_users_wait_longest(tmp_path: Path) -> None:
+    series = histogram({"0.1": 0, "1.0": 5, "+Inf": 5}, 2.5, family=TTFT)
+    series |= histogram({"0.1": 5, "1.0": 5, "+Inf": 5}, 0.25, OTHER_TARGET, family=TTFT)
+    series |= histogram({"1.0": 0, "10.0": 5, "+Inf": 5}, 10, 'target="o",backend="ollama",model="q"', PROBE_TTFT)
+    mean = queries(PHASES, "TTFT, queue and prefill at the chosen quantile", "timeseries")[1]
+    check(tmp_path, series, mean, {f"{{{A}}}": 0.5})
+
+
 def test_a_restart_is_marked_however_long_the_server_was_away(tmp_path: Path) -> None:
     series = {f"{GENERATED}{{{LABELS}}}": "100+1x12 stale _x120 0+1x120"}
     cases = [(MARKS["Restarts"], {'{target="a"}': 1.0}, "11m15s"), (MARKS["Restarts"], {}, "11m45s")]

@@ -259,7 +259,7 @@ def test_every_dashboard_has_the_same_variables_so_that_links_carry_them_all(boa
 
 @each_board
 def test_a_variable_is_shown_where_it_makes_a_difference(board: Any) -> None:
-    panels = json.dumps(board["panels"])
+    panels = re.sub(r"\$\{\w+:queryparam\}", "", json.dumps(board["panels"]))
     for variable in board["templating"]["list"]:
         used = re.search(rf"\$\{{?{variable['name']}\b", panels)
         assert (variable["hide"] == 0) == bool(used or variable["name"] in {"datasource", "backend", "target", "model"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ def render() -> dict[str, str]:
 
 def _hide_unused(model: dict[str, Any]) -> None:
     """Show only the variables that make a difference on this dashboard."""
-    panels = json.dumps(model["panels"])
+    panels = re.sub(r"\$\{\w+:queryparam\}", "", json.dumps(model["panels"]))  # what a link only hands on
     for variable in model["templating"]["list"]:
         name = variable["name"]
         used = any(

@@ -30,8 +30,7 @@ def capacity() -> dashboard.Dashboard:
         "Capacity",
         "The KV cache, what waits for it, and how many more requests fit.",
         [
-            ("", 3, [(tiles.servers(), 24)]),
-            ("KV cache", 9, [(_usage(), 12), (_signature(), 12)]),
+            ("KV cache", 9, [(tiles.servers(), 4), (_usage(), 10), (_signature(), 10)]),
             ("", 9, [(_tokens(), 8), (_bytes(), 8), (_more_contexts(), 4), (_more_contexts_by_server(), 4)]),
             ("Requests", 9, [(_waiting(), 8), (_preemptions(), 8), (_finished(), 8)]),
             ("", 9, [(_broke(), 24)]),

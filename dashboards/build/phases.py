@@ -27,9 +27,8 @@ def prefill_and_decode() -> dashboard.Dashboard:
         "Prefill and decode",
         "Where the time to the first token goes, and how close decode comes to what the memory allows.",
         [
-            ("", 3, [(tiles.servers(), 24)]),
             ("Prefill: reads the prompt, is bound by compute, and is what the first token waits for", 9,
-             [(_ttft_parts(), 12), (_probe_parts(), 12)]),
+             [(tiles.servers(), 4), (_ttft_parts(), 10), (_probe_parts(), 10)]),
             ("", 9, [(_ttft_quantile(), 8), (_prefill_rate(), 8), (_probe_prefill_rate(), 8)]),
             ("", 9, [(_prompt_sizes(), 8), (_slope(), 8), (_cache(), 8)]),
             ("Decode: makes one token a step, reads all weights for each, and is bound by memory bandwidth", 9,
@@ -100,13 +99,14 @@ def _ttft_quantile() -> timeseries.Panel:
     found = []
     for family, name in ((TTFT, "TTFT"), (QUEUE, "queue"), (PREFILL, "prefill")):
         for expr, what in ((q.quantile("$quantile", family), "${quantile:text} {{bound}}"), (q.mean(family), "mean")):
-            found.append(Query(q.those_with_most(expr, slowest, "1"), f"{LEGEND} {name} {what}"))
+            shown = q.those_with_most(expr, slowest, "1", 'source="traffic"')
+            found.append(Query(shown, f"{LEGEND} {name} {what}"))
     panel = p.graph(
         Text(
             "TTFT, queue and prefill at the chosen quantile",
-            "Of the server that was slowest in the time range; choose a server at the top to see another. Each at its"
-            " own quantile, chosen at the top: they are not of one request, and do not add up. Dashed, their means,"
-            f" which do.{BOUNDS}",
+            "Of the server whose users' requests were slowest in the time range; choose a server at the top to see"
+            " another. Each at its own quantile, chosen at the top: they are not of one request, and do not add up."
+            f" Dashed, their means, which do.{BOUNDS}",
             "queue near nothing, and TTFT near prefill.",
         ),
         "s",

@@ -144,12 +144,12 @@ def of_those_up(expr: str, at: str = "") -> str:
     return f"{expr}\nand on (target, backend) {up(at)}"
 
 
-def those_with_most(expr: str, criterion: str, count: str = "$lines") -> str:
+def those_with_most(expr: str, criterion: str, count: str = "$lines", where: str = "") -> str:
     """Return `expr` of so many targets as graphs have room for, those with the highest `criterion` in the time range.
 
-    `criterion` is a gauge or a recorded series.
+    `criterion` is a gauge or a recorded series, of which `where` may choose some.
     """
-    highest = f"max by (target) (max_over_time({series(criterion)}[{WHOLE}] @ end()))"
+    highest = f"max by (target) (max_over_time({series(criterion, where)}[{WHOLE}] @ end()))"
     return f"({expr})\nand on (target) topk({count}, {highest})"
 
 
