@@ -127,6 +127,14 @@ async def test_a_configured_model_that_the_server_does_not_have_shows_as_a_failu
     assert prober.last["x", "small"].reason is Reason.MODEL_NOT_FOUND
 
 
+@pytest.mark.parametrize("told", [{"max_model_len": 1000}, {"max_model_len": None, "meta": {"n_ctx": 1000}}])
+async def test_a_large_prompt_fits_in_the_context_that_vllm_or_llama_cpp_tells(told: dict[str, Any]) -> None:
+    fake = Fake(row("m", **told))
+    await fake.prober(replace(TARGET, probe=replace(SMALL, kinds=("small", "large")))).turn()
+    small, large = (len(body["prompt"]) for body in fake.asked[-2:])
+    assert large / small == pytest.approx((1000 - 3) * 0.8 / 200, rel=0.05)
+
+
 async def test_a_sleeping_engine_is_not_asked_and_is_warmed_up_after() -> None:
     fake = Fake(row("m"))
     prober = fake.prober()

@@ -10,6 +10,7 @@ import httpx
 
 from exporter.backends.ollama_api import ApiError, count, fetch
 from exporter.model import Outcome
+from exporter.probe.dialects.lines import mapping
 from exporter.probe.hosts import Model, wanted
 from exporter.settings import Target
 
@@ -71,7 +72,9 @@ class OpenAIHost:
             root = str(row.get("root") or name)
             if models or (root not in roots and not row.get("parent")):
                 roots.add(root)
-                found[name] = Model(name, identity, count(row.get("max_model_len")), why_not)
+                # vLLM's key, and where llama.cpp tells what a slot has.
+                context = count(row.get("max_model_len")) or count(mapping(row, "meta").get("n_ctx"))
+                found[name] = Model(name, identity, context, why_not)
         # One that the server does not have is probed all the same, so that the mistake shows as a failure.
         missing = [name for name in models if not any(wanted(known, (name,)) for known in found)]
         return found | {name: Model(name, identity, why_not=why_not) for name in missing}
