@@ -63,6 +63,7 @@ class App:
         self._streams: StreamThread | None = None
         self._looking: asyncio.Task[None] | None = None
         self._retired: list[ObservingProxy] = []
+        self._reloading = asyncio.Lock()
         self._reload_ok = True
         self._reloaded_at = time.time()
 
@@ -88,22 +89,24 @@ class App:
 
     async def reload(self) -> tuple[str, ...]:
         """Read the configuration again; return what is wrong with it, in which case the old one stays."""
-        try:
-            config = await asyncio.to_thread(self._load)
-        except ConfigError as error:
-            self._reload_ok = False
-            for problem in error.problems:
-                log.error("configuration refused, the old one stays: %s", problem)
-            return error.problems
-        await self._apply(config)
-        self._reload_ok, self._reloaded_at = True, time.time()
-        log.info("configuration read again; targets now: %s", ", ".join(self.states))
-        return ()
+        async with self._reloading:  # Of two at once, the one that began to read later is the one that counts.
+            try:
+                config = await asyncio.to_thread(self._load)
+            except ConfigError as error:
+                self._reload_ok = False
+                for problem in error.problems:
+                    log.error("configuration refused, the old one stays: %s", problem)
+                return error.problems
+            await self._apply(config)
+            self._reload_ok, self._reloaded_at = True, time.time()
+            log.info("configuration read again; targets now: %s", ", ".join(self.states))
+            return ()
 
     async def poll(self, budget_s: float, at_most_old: float = 0.0) -> list[tuple[TargetState, Snapshot]]:
         """Read all targets at once, and wait for each as long as its own timeout, but at most `budget_s` seconds.
 
-        A reading that is not older than `at_most_old` seconds is taken as it is.
+        A reading that is not older than `at_most_old` seconds is taken as it is.  A target that went meanwhile, because
+        the configuration was read again, is left out.
         """
         oldest = time.time() - at_most_old
         states = list(self.states.values())
@@ -115,7 +118,8 @@ class App:
 
         snapshots = await asyncio.gather(*(one(state) for state in states))
         self._probe_what_answers()
-        return list(zip(states, snapshots, strict=True))
+        pairs = zip(states, snapshots, strict=True)
+        return [(state, snapshot) for state, snapshot in pairs if self.states.get(state.target.name) is state]
 
     def blocks(self, readings: Sequence[tuple[TargetState, Snapshot]]) -> list[Mapping[str, str]]:
         """Return the lines by family of each target, and of the exporter itself."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,31 @@ async def test_a_new_target_makes_the_exporter_unready_until_it_was_tried(file: 
         await exporter.tried()
 
 
-async def test_a_reading_in_flight_of_a_target_that_goes_is_given_up(file: ConfigFile, engine: Engine) -> None:
+async def test_of_two_reloads_at_once_the_later_one_counts(file: ConfigFile, engine: Engine) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def load() -> Config:
+        config = file.load()
+        began.set()
+        assert go_on.wait(5)
+        return config
+
+    async with running(file.write(vllm("a", engine)), load) as exporter:
+        first = asyncio.create_task(exporter.post("/-/reload"))
+        await asyncio.to_thread(began.wait, 5)
+        file.write(vllm("b", engine))
+        began.clear()
+        second = asyncio.create_task(exporter.post("/-/reload"))
+        await asyncio.to_thread(began.wait, 0.2)  # The second is not read as long as the first is under way.
+        assert not began.is_set()
+        go_on.set()
+        assert [status for status, _ in await asyncio.gather(first, second)] == [200, 200]
+        assert await exporter.series("vitals_target_up") == {"b": 1}
+
+
+async def test_a_reading_in_flight_of_a_target_that_goes_is_given_up_and_not_told_as_down(
+    file: ConfigFile, engine: Engine
+) -> None:
     async with (
         serving(Engine()) as other,
         running(file.write(vllm("b", other)), file.load) as exporter,
@@ -127,7 +152,7 @@ async def test_a_reading_in_flight_of_a_target_that_goes_is_given_up(file: Confi
         await other.arrived.wait()
         file.write(vllm("a", engine))
         assert (await exporter.post("/-/reload"))[0] == 200
-        await scrape
+        assert not [sample for sample in await scrape if sample.labels.get("target") == "b"]
         assert await exporter.series("vitals_target_up") == {"a": 1}
 
 
