@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 
 from exporter.config import Tls
+from exporter.detect import make_reader
 from exporter.model import Outcome
+from exporter.relay.scrape import new_session
 from tests.peers import (
     BASIC,
     BEARER,
@@ -121,6 +124,26 @@ async def test_a_server_is_verified(tls: Tls, client_certificate: bool, why: str
         assert snapshot.detail.endswith(remedy)
     else:
         assert snapshot.up, snapshot.detail
+
+
+OTHER_CA = certifi.contents().partition("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
+
+
+@pytest.mark.parametrize("backend", ["vllm", "ollama"])
+async def test_certificates_that_were_renewed_are_read_again_after_a_failure(backend: str, tmp_path: Path) -> None:
+    async def ollama_or_page(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asks_ollama = (await request(reader)).startswith("GET /api/")
+        writer.write(http(b'{"version": "1", "models": []}' if asks_ollama else PAGE_BYTES))
+
+    file = tmp_path / "ca.pem"
+    file.write_text(OTHER_CA)
+    async with talking(ollama_or_page, server_tls()) as url, new_session() as session:
+        which = target(url, backend=backend, tls=replace(NAMED, ca_file=file))
+        reader = make_reader(which, session)
+        assert (await reader.read(5.0)).outcome is Outcome.TLS
+        file.write_bytes((PEM / "ca.pem").read_bytes())
+        assert (await reader.read(5.0)).up
+        await reader.close()
 
 
 async def test_a_server_that_misses_a_client_certificate_is_said_to_want_one() -> None:

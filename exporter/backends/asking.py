@@ -15,7 +15,7 @@ from exporter.access import AccessError, blank
 from exporter.backends.ollama_api import ApiError, open_client
 from exporter.model import ModelFacts, Outcome, Sample, Snapshot
 from exporter.relay.render import SampleReadings
-from exporter.settings import Target
+from exporter.settings import Target, Tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,10 @@ class AskingReader(ABC):
         """Ask until `deadline`, in the event loop's time; raises ApiError."""
 
     async def close(self) -> None:
-        """Close the client."""
-        if self._client is not None:
-            await self._client.aclose()
+        """Close the client; a further reading opens another."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
     async def read(self, deadline_s: float) -> Snapshot:
         """Return one reading, good or bad, within `deadline_s` seconds; a target's fault is in the snapshot."""
@@ -58,6 +59,8 @@ class AskingReader(ABC):
         except (ApiError, AccessError) as error:
             outcome, status = (error.outcome, error.status) if isinstance(error, ApiError) else (Outcome.TLS, None)
             detail = words.line(blank(str(error), self._target))
+            if outcome is Outcome.TLS and self._target.tls != Tls():
+                await self.close()  # The files may have been renewed since the client read them.
             return Snapshot(name, self.backend, outcome, at, time.perf_counter() - start, detail, status)
         return Snapshot(
             name,
