@@ -15,7 +15,8 @@ from prometheus_client import CollectorRegistry
 from exporter.backends.ollama import OllamaReader
 from exporter.backends.vllm import VLLM
 from exporter.model import Outcome, Sample, Snapshot
-from exporter.physics.watch import Diagnosis, Watch
+from exporter.physics.view import Diagnosis
+from exporter.physics.watch import Watch
 from exporter.probe.hosts.ollama import OllamaHost
 from exporter.probe.hosts.openai import OpenAIHost
 from exporter.probe.instruments import Instruments

@@ -74,9 +74,15 @@ def test_a_restart_is_not_read_as_an_increase() -> None:
     assert story.changes() == ["unknown", "healthy"]
 
 
-def test_of_two_engines_each_ones_usage_is_of_its_own_cache_and_each_reads_the_weights() -> None:
+@pytest.mark.parametrize(("active", "shared"), [(None, 20_000 / (20_000 + 2 * 16_000)), (4_000.0, None)])
+def test_of_two_engines_each_ones_usage_is_of_its_own_cache_and_each_reads_the_weights(
+    active: float | None, shared: float | None
+) -> None:
+    """With a batch a mixture of experts reads more of them than for a token, and how many is not known."""
     shape = '{"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 5, "torch_dtype": "float16"}'
-    watch = Watch(replace(TARGET, weight_bytes=16_000.0, model_config=shape))  # 20 KV bytes a token
+    watch = Watch(
+        replace(TARGET, weight_bytes=16_000.0, active_weight_bytes=active, model_config=shape)
+    )  # 20 KV bytes a token
     for at in (1000.0, 1010.0):
         samples = [
             Sample(name, name, (("model", "m"), ("engine", engine)), repr(value))
@@ -91,7 +97,7 @@ def test_of_two_engines_each_ones_usage_is_of_its_own_cache_and_each_reads_the_w
     (diagnosis,) = watch.diagnoses()
     assert diagnosis.now is not None
     assert diagnosis.now.context == pytest.approx(100.0)  # 1,000 tokens of 10 requests
-    assert diagnosis.kv_share == pytest.approx(20_000 / (20_000 + 2 * 16_000))
+    assert diagnosis.kv_share == (shared and pytest.approx(shared))
 
 
 def test_a_clock_that_was_set_back_does_not_stop_the_verdict() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from exporter.physics.causes import causes
 from exporter.physics.evidence import CAPACITY, RUNNING, USAGE, WAITING
 from exporter.physics.verdict import SPECULATIVE
-from exporter.physics.watch import Diagnosis
+from exporter.physics.view import Diagnosis
 from exporter.vitals import Latency, Quantile
 
 Explanation = Mapping[str, Any]

@@ -16,7 +16,8 @@ from exporter.physics.facts import Bandwidth, Facts
 from exporter.physics.kv import Kv
 from exporter.physics.probed import Alone, Probed
 from exporter.physics.verdict import EASE, TESTS
-from exporter.physics.watch import HISTORY, Diagnosis, ModelWatch
+from exporter.physics.view import Diagnosis
+from exporter.physics.watch import HISTORY, ModelWatch
 from exporter.probe.result import COLD_LOAD
 
 RANGE = HISTORY + 120.0

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from exporter.model import ModelFacts, Sample, Snapshot
-from exporter.physics import ceiling, evidence, probed
+from exporter.physics import evidence, probed
 from exporter.physics.causes import causes
-from exporter.physics.evidence import Past, Reading, Stretch
-from exporter.physics.facts import Bandwidth, Facts, bandwidth, facts
+from exporter.physics.evidence import Past, Reading
+from exporter.physics.facts import Facts, bandwidth, facts
 from exporter.physics.probed import Alone, Counted, Probed, Results
 from exporter.physics.verdict import judge
-from exporter.physics.view import View
+from exporter.physics.view import Diagnosis, View
 from exporter.probe.result import ProbeResult
 from exporter.relay.render import render
 from exporter.settings import Target
@@ -38,46 +37,6 @@ HOLD = 20.0
 
 IMPATIENCE = 40.0
 """Seconds without the held cause after which the verdict changes, though others took turns."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """All that is known of one model now: the verdict with its evidence, and the figures around it.
-
-    `since`: Unix time from which the cause is held.  `probe`: the last one, if any.  `alone`: the last
-    probe that was alone on the server.  `now`: the last minute, None before a second reading.
-    """
-
-    target: str
-    backend: str
-    model: str
-    at: float
-    cause: str
-    since: float
-    evidence: tuple[str, ...]
-    facts: Facts
-    bandwidth: Bandwidth
-    devices: int
-    reading: Reading
-    now: Stretch | None
-    probe: Probed | None
-    alone: Alone | None
-
-    @property
-    def kv_share(self) -> float | None:
-        """The share of a decode step's bytes that are KV, at the present contexts; None where it is not known."""
-        now, kv, read = self.now, self.facts.kv, self.facts.read_bytes
-        if now is None or kv is None or read is None or not now.running or now.context is None:
-            return None
-        # Each engine has a copy of the weights, which it reads in each of its steps.
-        return ceiling.kv_share(now.running * kv.context_bytes(now.context), read * self.reading.engines)
-
-    @property
-    def bandwidth_usage(self) -> float | None:
-        """The engine's estimate of bytes read a second over the bandwidth of one device, 0 to 1."""
-        if self.now is None or not self.now.read_bytes or self.bandwidth.device is None:
-            return None
-        return self.now.read_bytes / self.now.seconds / (self.bandwidth.device / self.devices)
 
 
 class ModelWatch:
