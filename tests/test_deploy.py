@@ -173,7 +173,7 @@ def test_prometheus_finds_the_services_of_profiles_that_export_by_their_names() 
     exporting = [name for name, service in SERVICES.items() if service["image"].startswith("llm-vitals:")]
     [job] = [job for job in PROMETHEUS["scrape_configs"] if job["job_name"] == JOB]
     [by_name] = job["dns_sd_configs"]
-    assert by_name["port"] == 10434
+    assert (by_name["type"], by_name["port"]) == ("A", 10434)
     assert sorted(by_name["names"]) == sorted(name for name in exporting if "profiles" in SERVICES[name])
 
 

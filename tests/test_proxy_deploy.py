@@ -37,13 +37,6 @@ def test_the_service_and_the_exporter_call_the_server_by_one_name(given: dict[st
     assert (name, url) in {(t.name, t.url) for t in load(None, given, in_container=True).targets}
 
 
-def test_prometheus_finds_the_service_where_it_runs() -> None:
-    prometheus = yaml.safe_load((ROOT / "prometheus/prometheus.yml").read_text(encoding="utf-8"))
-    (job,) = [job for job in prometheus["scrape_configs"] if job["job_name"] == "llm-vitals"]
-    (found,) = job["dns_sd_configs"]
-    assert (found["names"], found["type"], found["port"]) == (["proxy"], "A", 10434)
-
-
 def test_the_environment_puts_a_proxy_before_the_usual_ollama_and_leaves_the_rest() -> None:
     environ = {"OLLAMA_PROXY_LISTEN": ":11435", "OLLAMA_NUM_PARALLEL": "4", "VLLM_URL": "http://v:8000"}
     vllm, ollama = load(None, environ, in_container=False).targets
