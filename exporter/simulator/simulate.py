@@ -1,4 +1,4 @@
-"""Simulated servers with traffic and nothing else: what the Compose profile `demo` runs beside the exporter."""
+"""Simulated servers with traffic and nothing else, to be read as if they were real ones."""
 
 from __future__ import annotations
 
