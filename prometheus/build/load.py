@@ -33,7 +33,10 @@ def _records(s: Settings) -> tuple[Record, ...]:
     return (
         Record(RUNNING, f"sum by ({LABELS}) (vitals_requests_running)"),
         Record(f"{LEVEL}:vitals_requests_waiting:sum", f"sum by ({LABELS}) (vitals_requests_waiting)"),
-        Record(waiting(s), f"sum by ({LABELS}) (avg_over_time(vitals_requests_waiting[{s.window}]))"),
+        # By engine first: what the exporter said at an address that it had before is of the same requests.
+        Record(
+            waiting(s), f"sum by ({LABELS}) (avg by ({ENGINE}) (avg_over_time(vitals_requests_waiting[{s.window}])))"
+        ),
         Record(f"{LEVEL}:vitals_kv_cache_usage_ratio:max", f"max by ({LABELS}) (vitals_kv_cache_usage_ratio {awake})"),
         Record(_usage(s), f"max by ({LABELS}) (max_over_time(vitals_kv_cache_usage_ratio[{s.window}]) {awake})"),
         Record(_preemptions(s), rate("vitals_preemptions_total", s.window)),

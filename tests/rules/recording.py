@@ -101,6 +101,14 @@ TESTS: list[dict[str, Any]] = [
         expect(15, f"{LEVEL}vitals_prefix_cache_hit_ratio:rate5m", 0.75),
     ),
     test(
+        "an exporter that moved to another address doubles nothing",
+        {
+            f'vitals_requests_waiting{{{vllm("a")},instance="x:10434"}}': "4x10 stale",
+            f'vitals_requests_waiting{{{vllm("a")},instance="y:10434"}}': "_x11 4x20",
+        },
+        expect(13, f"{LEVEL}vitals_requests_waiting:avg5m", 4),
+    ),
+    test(
         "an engine that sleeps has no KV usage, and a quiet one no quantile and no ratio",
         usage(vllm("a"), "0x20")
         | {f"vitals_engine_asleep{{{vllm('a')}}}": "1x20"}
