@@ -83,6 +83,7 @@ async def test_a_whole_answer_is_good() -> None:
             '{"error":"server busy, please try again.  maximum pending requests exceeded"}',
             Reason.OVERLOAD,
         ),
+        (429, '{"error":"Model is overloaded","error_type":"overloaded"}', Reason.OVERLOAD),
         (500, '{"error":"llama runner process has terminated"}', Reason.HTTP_5XX),
         (302, "", Reason.PROTOCOL),
     ],

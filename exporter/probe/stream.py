@@ -169,7 +169,7 @@ def _timed_out(exchange: Exchange, deadlines: Deadlines) -> Failure:
 def _refused(status: int, body: bytes) -> Failure:
     text = error_text(body)
     line = f"HTTP {status} {text}".rstrip()
-    if status == httpx.codes.SERVICE_UNAVAILABLE or is_overload(text):
+    if status in (httpx.codes.TOO_MANY_REQUESTS, httpx.codes.SERVICE_UNAVAILABLE) or is_overload(text):
         return Failure(Reason.OVERLOAD, f"{line}; the server's queue is full, or it is not ready yet")
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         return Failure(Reason.AUTH, f"{line}; check `bearer_token` or `basic_auth`, and OLLAMA_HOST there")
