@@ -6,6 +6,7 @@ environment variable holds.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -129,7 +130,23 @@ def matching(pattern: re.Pattern[str], expected: str) -> Reader:
 name = matching(re.compile(r"(?=.*[^.])[A-Za-z0-9._:-]+"), "letters, digits and any of . _ : - only")
 """A target's name: a label value and a segment of a URL's path, so not `.` nor `..`."""
 
-host = matching(_HOST, "a host name or an IP address")
+
+def _is_host(given: str) -> bool:
+    if not given.strip("0123456789."):  # No name is all digits, so this is an IPv4 address or a mistake in one.
+        try:
+            ipaddress.IPv4Address(given)
+        except ValueError:
+            return False
+    return _HOST.fullmatch(given) is not None
+
+
+def host(value: object) -> str:
+    """Read a host name or an IP address."""
+    given = text(value)
+    if not _is_host(given):
+        raise ValueError(f"expected a host name or an IP address, got {shown(value)}")
+    return given
+
 
 url_path = matching(re.compile(r"/[^\0- ?#\x7f-\U0010ffff]*"), "a path such as /metrics")
 
@@ -269,7 +286,7 @@ def url(value: object) -> str:
         hostname, port = parts.hostname or "", parts.port
     except ValueError:
         hostname, port = "", None
-    if not _HOST.fullmatch(hostname) or port == 0:
+    if not _is_host(hostname) or port == 0:
         raise ValueError(f"expected a host and a port in 1..65535, got {shown(value)}")
     authority = (f"[{hostname}]" if ":" in hostname else hostname) + ("" if port is None else f":{port}")
     return f"{parts.scheme}://{authority}{parts.path.rstrip('/')}"

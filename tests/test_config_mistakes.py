@@ -80,6 +80,10 @@ IN_A_TARGET = [
     ("bakend: vllm", ".bakend: unknown key; did you mean 'backend'?"),
     ("zzz: 1", f".zzz: unknown key; allowed: {TARGET_KEYS}"),
     (
+        "tls: {server_name: 10.0.0.256}",
+        ".tls.server_name: expected a host name or an IP address, got '10.0.0.256'",
+    ),
+    (
         "tls: {server_name: https://h}",
         ".tls.server_name: expected a host name or an IP address, got 'https://h'",
     ),
@@ -159,6 +163,8 @@ IN_A_URL = [
     ("http://", f"{AUTHORITY}, got 'http://'"),
     ("http://:8000", f"{AUTHORITY}, got 'http://:8000'"),
     ("http://h..x:1", f"{AUTHORITY}, got 'http://h..x:1'"),
+    ("http://192.168.1.256:8000", f"{AUTHORITY}, got 'http://192.168.1.256:8000'"),
+    ("http://10.0.1:8000", f"{AUTHORITY}, got 'http://10.0.1:8000'"),
     ("http://h:0", f"{AUTHORITY}, got 'http://h:0'"),
     ("http://h:65536", f"{AUTHORITY}, got 'http://h:65536'"),
     ("http://h:port", f"{AUTHORITY}, got 'http://h:port'"),

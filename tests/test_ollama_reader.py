@@ -259,9 +259,11 @@ async def test_nobody_listening_says_how_to_reach_it(host: str, remedy: str) -> 
     assert f"; {remedy}" in snapshot.detail
 
 
-async def test_an_unknown_name_is_dns() -> None:
-    snapshot = await read_server(replace(TARGET, url="http://no-such-host.invalid:11434"))
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "xn--", "xn--a"])
+async def test_an_unknown_or_impossible_name_is_dns(host: str) -> None:
+    snapshot = await read_server(replace(TARGET, url=f"http://{host}:11434"))
     assert snapshot.outcome is Outcome.DNS
+    assert host in snapshot.detail
 
 
 async def test_tls_to_a_plain_server_is_tls() -> None:

@@ -97,22 +97,25 @@ def build_request(
     """Return a request with the target's credentials: a GET, or a POST where there is a payload.
 
     It gives up connecting after `connect_s` seconds; every other deadline is the caller's.  Compression is
-    declined because it would hold tokens back.  Raises ApiError for unreadable credentials.
+    declined because it would hold tokens back.  Raises ApiError for unreadable credentials and impossible names.
     """
     try:
         headers = request_headers(target)
     except AccessError as exc:
         raise ApiError(Outcome.AUTH, str(exc)) from exc
-    return client.build_request(
-        "GET" if payload is None else "POST",
-        target.url + path,
-        json=payload,
-        headers={**headers, "Accept-Encoding": "identity"},
-        extensions={"sni_hostname": target.tls.server_name} if target.tls.server_name else None,
-        # The client's own limit, not a cancellation from outside, after which it leaves the socket of an
-        # unfinished TLS handshake open. TCP and TLS get it one after the other, hence half for each.
-        timeout=httpx.Timeout(None, connect=connect_s / 2),
-    )
+    try:
+        return client.build_request(
+            "GET" if payload is None else "POST",
+            target.url + path,
+            json=payload,
+            headers={**headers, "Accept-Encoding": "identity"},
+            extensions={"sni_hostname": target.tls.server_name} if target.tls.server_name else None,
+            # The client's own limit, not a cancellation from outside, after which it leaves the socket of an
+            # unfinished TLS handshake open. TCP and TLS get it one after the other, hence half for each.
+            timeout=httpx.Timeout(None, connect=connect_s / 2),
+        )
+    except (httpx.InvalidURL, UnicodeError):
+        raise ApiError(Outcome.DNS, f"the host of {target.url} is no name that can be; correct `url`") from None
 
 
 async def fetch(
