@@ -192,6 +192,18 @@ def test_a_quantile_is_taken_by_bucket_server_and_model(expr: str) -> None:
 
 
 @each_query
+def test_a_ratio_is_never_added(expr: str) -> None:
+    assert not re.search(r"\bsum\b[^()]*(\([^()]*\) )?\((rate\()?vitals_\w+_(ratio|per_gpu_total)\b", expr)
+
+
+@each_panel
+def test_a_quantile_says_when_it_is_only_a_bound(panel: Any) -> None:
+    for target in panel["targets"]:
+        if panel["type"] == "timeseries" and re.search(r"histogram_quantile|_bounded_", shown(target["expr"])):
+            assert "{{bound}}" in target["legendFormat"]
+
+
+@each_query
 def test_kv_usage_is_never_added_nor_averaged(expr: str) -> None:
     assert not re.search(r"\b(sum|avg)\b[^()]*(\([^()]*\) )?\(vitals_kv_cache_usage_ratio", expr)
 
