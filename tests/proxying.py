@@ -79,10 +79,11 @@ async def proxied(
     contexts: Mapping[str, float] | None = None,
     clock: Callable[[], float] = time.monotonic,
     tls: Tls | None = None,
+    listen: Listen = Listen("127.0.0.1", 0),
     **settings: Any,
 ) -> AsyncIterator[ObservingProxy]:
     """Run a proxy in front of a server; it knows the server's names when it is handed out."""
-    target = Target("box", url, "ollama", tls=tls or Tls(), proxy=ProxySettings(Listen("127.0.0.1", 0), **settings))
+    target = Target("box", url, "ollama", tls=tls or Tls(), proxy=ProxySettings(listen, **settings))
     proxy = ObservingProxy(target, lambda: contexts or {}, clock)
     await proxy.start()
     try:
@@ -93,7 +94,7 @@ async def proxied(
 
 async def connect(proxy: ObservingProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = proxy.where.rpartition(":")
-    return await asyncio.open_connection(host, int(port))
+    return await asyncio.open_connection(host.strip("[]"), int(port))
 
 
 async def ask(proxy: ObservingProxy, *pieces: bytes) -> bytes:

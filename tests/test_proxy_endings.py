@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -154,3 +157,52 @@ async def test_a_retired_proxy_takes_no_client_and_lets_a_stream_come_to_its_end
             assert (await reader.read()).endswith(END)
             await until(lambda: not proxy.busy)
         writer.close()
+
+
+@contextmanager
+def hanging() -> Iterator[str]:
+    """Yield the URL of a server whose system answers no more calls: its queue is full."""
+    with socket.socket() as server, ExitStack() as clients:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):
+            client = clients.enter_context(socket.socket())
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+async def test_a_server_that_cannot_be_connected_in_time_is_a_gateway_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.proxy.observing.NAMES_FIRST", 0.0)
+    monkeypatch.setattr("exporter.proxy.proxy.CONNECT_TIME", 0.05)
+    with hanging() as url:
+        async with proxied(url) as proxy, asyncio.timeout(10):
+            assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 504 Gateway Timeout\r\n")
+            assert finished(proxy) == {"error": 1.0}
+
+
+@pytest.mark.parametrize("how", ["closes", "resets"])
+async def test_a_client_that_leaves_while_the_server_is_being_connected_is_gone(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr("exporter.proxy.observing.NAMES_FIRST", 0.0)
+    monkeypatch.setattr("exporter.proxy.proxy.CONNECT_TIME", 0.05 if how == "closes" else 60.0)
+    with hanging() as url:
+        async with proxied(url) as proxy, asyncio.timeout(10):
+            _, writer = await connect(proxy)
+            writer.write(GENERATE)
+            await until(lambda: values(proxy, "requests_running") == {"other": 1.0})
+            if how == "closes":
+                writer.close()
+            else:
+                reset(writer)
+            await until(lambda: finished(proxy) == {"client_gone": 1.0} and not proxy.busy)
+
+
+async def test_a_server_whose_name_is_unknown_is_a_bad_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*args: object, **kwargs: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
+    async with proxied("http://llm.test:1") as proxy:
+        assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 Bad Gateway\r\n")

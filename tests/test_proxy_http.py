@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 
+from exporter.settings import Listen
 from tests.peers import talking
 from tests.proxying import (
     END,
@@ -213,3 +215,20 @@ async def test_a_target_in_any_form_is_put_under_the_servers_path(target: str, w
     ):
         assert await ask(proxy, request.format(target).encode()) == answer
     assert bytes(got) == expected
+
+
+async def test_the_sixth_version_of_ip_will_do_on_both_sides() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(talk, "::1", 0)
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    async with server:
+        url = f"http://[::1]:{server.sockets[0].getsockname()[1]}"
+        async with proxied(url, listen=Listen("::1", 0)) as proxy:
+            assert re.fullmatch(r"\[::1\]:\d+", proxy.where)
+            assert await ask(proxy, GENERATE) == b"HTTP/1.1 204 No Content\r\n\r\n"
