@@ -110,6 +110,15 @@ def test_a_model_published_in_32_bits_keeps_its_kv_in_16_as_servers_run_it() -> 
     assert kv.from_config({**LLAMA, "torch_dtype": "float32"}).per_token == 131_072
 
 
+@pytest.mark.parametrize(
+    "told", [{"kv_cache_scheme": {"num_bits": 8, "type": "float"}}, {"kv_cache_quant_algo": "FP8"}]
+)
+def test_a_model_that_was_published_for_an_fp8_cache_gets_one_unless_told_otherwise(told: dict[str, Any]) -> None:
+    assert kv.from_config({**LLAMA, "quantization_config": told}).per_token == 131_072 / 2
+    assert kv.from_config({**LLAMA, "quantization_config": told}, "bf16").per_token == 131_072
+    assert kv.from_config({**LLAMA, "quantization_config": {"kv_cache_scheme": None}}).per_token == 131_072
+
+
 def test_sliding_window_layers_stop_growing_at_their_window() -> None:
     found = kv.from_config(model("gemma-2-9b"))  # every second of its 42 layers
     layer = 2 * 8 * 256 * 2

@@ -53,14 +53,15 @@ def from_config(config: Mapping[str, object], cache_type: str = "auto") -> Kv:
     """Return the KV bytes of a model by its config.json (Hugging Face's keys); raise ShapeUnknownError.
 
     A plain layer keeps 2 x KV heads x head dimension x bytes per element for each token; one with multi-head
-    latent attention (MLA) keeps kv_lora_rank + qk_rope_head_dim elements.  `auto` takes the type of the weights.
+    latent attention (MLA) keeps kv_lora_rank + qk_rope_head_dim elements.  `auto` takes the type of the cache that the
+    model was published for, else of the weights.
     """
     inner = config.get("text_config")
     if isinstance(inner, Mapping):
         config = {**config, **inner}
     if found := [key for key in _UNEVEN_KEYS if config.get(key) not in (None, 0)]:
         raise ShapeUnknownError(f"layers of this model keep different amounts ({found[0]})")
-    element = _element(cache_type, _TORCH.get(str(config.get("torch_dtype") or config.get("dtype")), "f16"))
+    element = _element(cache_type, _published_type(config))
     layers = whole(config, "num_hidden_layers", "n_layer", "num_layers")
     if (rank := config.get("kv_lora_rank")) is not None:
         return Kv(layers * element * (checked(rank, "kv_lora_rank") + whole(config, "qk_rope_head_dim")))
@@ -134,6 +135,17 @@ def _by_type(types: list[str], layer: float, window: object) -> Kv:
     full = sum(kind in _FULL for kind in types)
     windows = ((checked(window, "sliding_window"), windowed * layer),) if windowed else ()
     return Kv(full * layer, windows)
+
+
+def _published_type(config: Mapping[str, object]) -> str:
+    quantization = config.get("quantization_config")
+    if isinstance(quantization, Mapping):
+        scheme = quantization.get("kv_cache_scheme")
+        if isinstance(scheme, Mapping) and scheme.get("num_bits") == 8:  # compressed-tensors, modelopt
+            return "fp8"
+        if str(quantization.get("kv_cache_quant_algo")).upper() == "FP8":
+            return "fp8"
+    return _TORCH.get(str(config.get("torch_dtype") or config.get("dtype")), "f16")
 
 
 def _element(cache_type: str, default: str) -> float:
