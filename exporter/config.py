@@ -101,7 +101,7 @@ def load_one(which: str, path: Path | None, environ: Mapping[str, str]) -> Targe
         key = environ.get("VLLM_API_KEY", "").strip()
         return Target(values.host_and_port(url), url, bearer_token=values.token(key) if key else None)
     except ValueError as error:
-        raise ConfigError([f"{which}: {error}"]) from None
+        raise ConfigError([f"{values.without_credentials(which)}: {error}"]) from None
 
 
 def _from_document(document: Mapping[Any, Any], reading: Reading) -> Config:

@@ -13,6 +13,7 @@ import httpx
 
 from exporter.physics import recorded
 from exporter.physics.explain import Explanation, explanation, text
+from exporter.values import without_credentials
 
 TIMEOUT = 30.0
 """Seconds for one answer."""
@@ -70,7 +71,7 @@ def _present(client: httpx.Client, options: argparse.Namespace) -> list[Explanat
         answer: list[Explanation] = _get(client, url, {"context": str(options.context)}, "llm-vitals")
         if not answer:
             raise ExplainError(
-                f"{options.exporter} knows no server yet; `llm-vitals check` says where it looks for one"
+                f"{without_credentials(options.exporter)} knows no server yet; `llm-vitals check` says where it looks for one"
             )
         found = [item for item in answer if options.target in (None, item["target"])]
         if not found:
@@ -99,7 +100,9 @@ def _recorded(client: httpx.Client, options: argparse.Namespace) -> list[Explana
     ]
     if not found:
         what = f"of target {options.target!r}" if options.target else "of llm-vitals"
-        raise ExplainError(f"{options.prometheus} has no series {what} at that time; does it scrape the exporter?")
+        raise ExplainError(
+            f"{without_credentials(options.prometheus)} has no series {what} at that time; does it scrape the exporter?"
+        )
     return found
 
 
@@ -116,11 +119,13 @@ def _get(client: httpx.Client, url: str, parameters: dict[str, str], what: str) 
         answer.raise_for_status()
         return answer.json()
     except httpx.HTTPStatusError as error:
-        raise ExplainError(f"{url} answered {error.response.status_code}; is that a {what}?") from None
+        raise ExplainError(
+            f"{without_credentials(url)} answered {error.response.status_code}; is that a {what}?"
+        ) from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ExplainError(f"no answer from {url} ({error}); is it running there?") from None
+        raise ExplainError(f"no answer from {without_credentials(url)} ({error}); is it running there?") from None
     except ValueError:
-        raise ExplainError(f"{url} sent no JSON; is that a {what}?") from None
+        raise ExplainError(f"{without_credentials(url)} sent no JSON; is that a {what}?") from None
 
 
 def _moment(given: str) -> float:

@@ -292,6 +292,11 @@ def url(value: object) -> str:
     return f"{parts.scheme}://{authority}{parts.path.rstrip('/')}"
 
 
+def without_credentials(given: str) -> str:
+    """Return what may be a URL without the user and password that it may hold, to be shown."""
+    return re.sub(r"^(\w+://)?.*@", r"\1", given)
+
+
 def base_url(given: str, metrics_path: str) -> str:
     """Return a URL that was read by `url` without the metrics path or `/v1` that people paste along."""
     parts = urlsplit(given)

@@ -28,7 +28,7 @@ MARGIN = 0.5
 FRESH = 2.0
 """Seconds during which the pages for people show a reading without asking again."""
 
-DEFAULT_CONTEXT, MAX_CONTEXT = 8000, 10**9
+DEFAULT_CONTEXT = 8000
 """Tokens of the contexts that are counted for /-/explain."""
 
 APP = web.AppKey("app", App)
@@ -71,7 +71,7 @@ async def metrics(request: web.Request) -> web.Response:
         await asyncio.sleep(0)  # With many targets a family is long, and probes must be stamped on time.
     body = "".join(pieces).encode() + _measured(app, openmetrics, names)
     headers = {"Content-Type": OPENMETRICS if openmetrics else TEXT, "Vary": "Accept, Accept-Encoding"}
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
+    if _weights(request.headers.get("Accept-Encoding", "")).get("gzip"):
         headers["Content-Encoding"] = "gzip"
         # Level 1 takes a third of the time of the default for a few per cent more bytes.
         body = await asyncio.to_thread(gzip.compress, body, zlib.Z_BEST_SPEED, mtime=0)
@@ -95,16 +95,20 @@ def _sample_names(name: str) -> Iterator[str]:
 
 def prefers_openmetrics(accept: str) -> bool:
     """Return whether an Accept header ranks OpenMetrics at least as high as the text format (RFC 9110, 12.5.1)."""
-    quality = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for part in accept.split(","):
-        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        if kind in quality:
-            values = [re.fullmatch(r"q\s*=\s*([01](?:\.\d{0,3})?)", parameter) for parameter in parameters]
-            weight = next((float(match[1]) for match in values if match), 1.0)
-            quality[kind] = max(quality[kind], weight)
-    return (
-        quality["application/openmetrics-text"] > 0 and quality["application/openmetrics-text"] >= quality["text/plain"]
-    )
+    weights = _weights(accept)
+    openmetrics = weights.get("application/openmetrics-text", 0.0)
+    return openmetrics > 0 and openmetrics >= weights.get("text/plain", 0.0)
+
+
+def _weights(header: str) -> dict[str, float]:
+    """Return, in lower case, what a header such as Accept or Accept-Encoding lists, with its weight from 0 to 1."""
+    found: dict[str, float] = {}
+    for part in header.lower().split(","):
+        kind, *parameters = (piece.strip() for piece in part.split(";"))
+        values = [re.fullmatch(r"q\s*=\s*([01](?:\.\d{0,3})?)", parameter) for parameter in parameters]
+        weight = next((float(match[1]) for match in values if match), 1.0)
+        found[kind] = max(found.get(kind, 0.0), weight)
+    return found
 
 
 def budget(header: str) -> float:
@@ -139,7 +143,7 @@ async def debug(request: web.Request) -> web.Response:
 async def explain(request: web.Request) -> web.Response:
     """Answer with what is known of each target's models now, for `llm-vitals explain`; `context` is in tokens."""
     context = request.query.get("context", "")
-    tokens = int(context) if context.isdecimal() and 0 < int(context) < MAX_CONTEXT else DEFAULT_CONTEXT
+    tokens = int(context) if re.fullmatch("[1-9][0-9]{0,8}", context) else DEFAULT_CONTEXT
     readings = await request.app[APP].poll(DEFAULT_TIMEOUT, at_most_old=FRESH)
     found = [
         explanation(diagnosis, tokens) for state, _ in readings if state.wanted for diagnosis in state.watch.diagnoses()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.config import Config, ConfigError, Listen, Secret, Target, load, parse_listen
+from exporter.config import Config, ConfigError, Listen, Secret, Target, load, load_one, parse_listen
 
 
 def test_the_environment_alone_names_the_targets() -> None:
@@ -81,3 +81,11 @@ def test_an_address_to_listen_on_is_host_and_port(text: str, listen: Listen) -> 
 def test_any_other_address_to_listen_on_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected ADDR:PORT such as"):
         parse_listen(text)
+
+
+@pytest.mark.parametrize(("which", "shown"), [("http://u:s3cr3t@h:1", "http://h:1"), ("u:s3cr3t@h:1", "h:1")])
+def test_a_url_on_the_command_line_that_holds_a_credential_is_refused_without_it(which: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_one(which, None, {})
+    assert str(caught.value).startswith(f"{shown}: credentials do not belong in a URL; ")
+    assert "s3cr3t" not in str(caught.value)

@@ -170,6 +170,9 @@ async def test_the_command_asks_a_prometheus_about_a_time(
         (["nix", "--exporter", "{url}"], "no target is called 'nix'; there are: box"),
         (["--exporter", "{url}/api"], "{url}/api/-/explain answered 404; is that a llm-vitals?"),
         (["--exporter", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1/-/explain ("),
+        (["--exporter", "http://u:s3cr3t@127.0.0.1:1"], "no answer from http://127.0.0.1:1/-/explain ("),
+        (["--prometheus", "http://u:s3cr3t@127.0.0.1:1"], "no answer from http://127.0.0.1:1/api/v1/query ("),
+        (["--prometheus", "http://u:s3cr3t@127.0.0.1:port"], "no answer from http://127.0.0.1:port/api/v1/query ("),
         (["--at", "5"], "--at needs --prometheus: the exporter itself knows only the present"),
     ],
 )
@@ -180,6 +183,7 @@ async def test_what_cannot_be_explained_is_one_line_and_exit_code_1(
     assert await command(*(argument.format(url=url) for argument in arguments)) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"llm-vitals: {message.format(url=url)}")
+    assert "s3cr3t" not in line
 
 
 async def test_an_exporter_that_found_no_server_is_told_so(

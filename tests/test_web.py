@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -120,9 +121,10 @@ async def test_compression_is_for_who_accepts_it(exporter: Running) -> None:
             assert "Accept-Encoding" in response.headers["Vary"]
             packed = await response.read()
         assert samples(gzip.decompress(packed).decode())
-        async with client.get(f"{exporter.url}/metrics", headers={"Accept-Encoding": "identity"}) as response:
-            assert "Content-Encoding" not in response.headers
-            assert samples(await response.text())
+        for refused in ("identity", "gzip;q=0, identity", "deflate", "gzipped"):
+            async with client.get(f"{exporter.url}/metrics", headers={"Accept-Encoding": refused}) as response:
+                assert "Content-Encoding" not in response.headers
+                assert samples(await response.text())
 
 
 @pytest.mark.parametrize("accept", ["text/plain", "application/openmetrics-text"])
@@ -158,6 +160,14 @@ async def test_a_name_of_nothing_gives_an_empty_answer(exporter: Running) -> Non
     assert (await exporter.get("/metrics?name[]=nothing"))[2] == ""
     _, _, text = await exporter.get("/metrics?name[]=nothing", Accept="application/openmetrics-text")
     assert text == "# EOF\n"
+
+
+@pytest.mark.parametrize("context", ["", "no", "-1", "0", "9" * 5000])
+async def test_an_odd_context_is_the_usual_one(context: str) -> None:
+    async with watching(PAGE) as exporter:
+        status, _, text = await exporter.get(f"/-/explain?context={context}")
+    assert status == 200
+    assert json.loads(text)[0]["ceilings"]["context_tokens"] == 8000
 
 
 async def test_healthy_is_answered_at_once_and_ready_when_every_target_was_tried() -> None:
