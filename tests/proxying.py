@@ -40,6 +40,8 @@ def post(path: str, body: bytes, *fields: str) -> bytes:
 
 GENERATE = post("/api/generate", b'{"model":"m","prompt":"x"}')
 
+HERE = Listen("127.0.0.1", 0)
+
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -79,7 +81,7 @@ async def proxied(
     contexts: Mapping[str, float] | None = None,
     clock: Callable[[], float] = time.monotonic,
     tls: Tls | None = None,
-    listen: Listen = Listen("127.0.0.1", 0),
+    listen: Listen = HERE,
     **settings: Any,
 ) -> AsyncIterator[ObservingProxy]:
     """Run a proxy in front of a server; it knows the server's names when it is handed out."""

@@ -16,7 +16,6 @@ import aiohttp
 import pytest
 import yaml
 
-from exporter.config import ConfigError, load
 from tests.peers import Engine, Ollama, free_port, serving
 from tests.program import started
 from tests.proxying import until
@@ -211,6 +210,24 @@ async def test_a_reload_that_changes_a_proxy_lets_its_streams_end_and_listens_an
             await generate(port, ollama)
 
 
+async def test_a_reload_that_removes_a_proxy_takes_its_numbers_and_lets_its_streams_end(
+    file: ConfigFile, ollama: SlowOllama
+) -> None:
+    port = await free_port()
+    plain = {key: value for key, value in proxied("o", ollama, port).items() if key != "proxy"}
+    async with running(file.write(proxied("o", ollama, port)), file.load) as exporter:
+        ollama.step.clear()
+        async with generating(port) as stream:
+            assert await exporter.series("vitals_requests_running") == {"o": 1}
+            file.write(plain)
+            assert (await exporter.post("/-/reload"))[0] == 200
+            assert await exporter.series("vitals_requests_running") == {}
+            assert not listening(port)
+            ollama.step.set()
+            assert b'"done":true' in await stream.read()
+        assert not await exporter.series("vitals_requests_finished_total")
+
+
 async def test_an_address_that_is_taken_is_said_and_listened_on_when_it_is_free(
     file: ConfigFile, ollama: SlowOllama, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,38 +267,3 @@ async def test_sigterm_ends_all_within_five_seconds_streams_included(tmp_path: P
         assert process.returncode == 0, err.decode()
         assert b"Traceback" not in err
     ollama.step.set()
-
-
-TWO = "targets: [{{url: 'http://a:1', proxy: {{listen: {}}}}}, {{url: 'http://b:1', proxy: {{listen: {}}}}}]"
-
-
-@pytest.mark.parametrize(
-    ("document", "problem"),
-    [
-        (TWO.format("127.0.0.1:5", "127.0.0.1:5"),
-         "targets[1].proxy.listen: 127.0.0.1:5 is also the address of targets[0].proxy.listen; give each its own"),
-        (TWO.format("127.0.0.1:5", "0.0.0.0:5"),
-         "targets[1].proxy.listen: 0.0.0.0:5 is also the address of targets[0].proxy.listen; give each its own"),
-        (TWO.format("':5'", "'[::1]:5'"),
-         "targets[1].proxy.listen: [::1]:5 is also the address of targets[0].proxy.listen; give each its own"),
-        ("targets: [{url: 'http://a:1', proxy: {listen: 127.0.0.1:10434}}]",
-         "targets[0].proxy.listen: 127.0.0.1:10434 is also the address of listen; give each its own"),
-        ("targets: [{url: 'http://localhost:11434', proxy: {listen: ':11434'}}]",
-         "targets[0].proxy.listen: :11434 is where the target itself is; choose another port"),
-        ("targets: [{url: 'http://a:1', proxy: {listen: 11435}}]",
-         "targets[0].proxy.listen: expected ADDR:PORT such as 127.0.0.1:10434, [::1]:10434 or :10434, got 11435"),
-        ("targets: [{url: 'http://a:1', proxy: {listen: ':5', slots: 0}}]",
-         "targets[0].proxy.slots: must be in 1..4096, got 0"),
-    ],
-)  # fmt: skip
-def test_a_mistake_about_a_proxy_is_named_by_its_path(document: str, problem: str, tmp_path: Path) -> None:
-    (tmp_path / "v.yml").write_text(document)
-    with pytest.raises(ConfigError) as raised:
-        load(tmp_path / "v.yml", {}, in_container=False)
-    assert raised.value.problems == (problem,)
-
-
-@pytest.mark.parametrize("addresses", [("127.0.0.1:5", "127.0.0.2:5"), ("':0'", "':0'"), ("':5'", "':6'")])
-def test_addresses_that_differ_are_no_mistake(addresses: tuple[str, str], tmp_path: Path) -> None:
-    (tmp_path / "v.yml").write_text(TWO.format(*addresses))
-    assert len(load(tmp_path / "v.yml", {}, in_container=False).targets) == 2
