@@ -22,7 +22,7 @@ _WINDOW = frozenset({"sliding_attention", "chunked_attention", "local"})
 _NONE = frozenset({"linear_attention", "mamba", "mamba2", "recurrent", "conv", "moe", "mlp"})
 _UNEVEN_KEYS = (
     "num_kv_shared_layers", "global_head_dim", "attn_type_list", "hybrid_layer_pattern", "attention_other_setting",
-    "linear_attn_config", "index_head_dim", "compress_ratios", "cla_share_factor",
+    "linear_attn_config", "index_head_dim", "compress_ratios", "cla_share_factor", "block_configs",
 )  # fmt: skip
 """Keys of models whose layers keep other amounts than their heads say: shared, compressed, with an index, or none."""
 
@@ -66,7 +66,8 @@ def from_config(config: Mapping[str, object], cache_type: str = "auto") -> Kv:
     if (rank := config.get("kv_lora_rank")) is not None:
         return Kv(layers * element * (checked(rank, "kv_lora_rank") + whole(config, "qk_rope_head_dim")))
     heads = whole(config, "num_attention_heads", "n_head")
-    kv_heads = whole(config, "num_key_value_heads", default=heads)
+    heads_of_kv = ("num_key_value_heads", "num_kv_heads", "multi_query_group_num")
+    kv_heads = whole(config, *heads_of_kv, default=1 if config.get("multi_query") else heads)
     dimension = head_dim(config, heads)
     layer = 2 * kv_heads * dimension * element
     types = config.get("layer_types") or config.get("layers_block_type")
