@@ -70,9 +70,8 @@ def _present(client: httpx.Client, options: argparse.Namespace) -> list[Explanat
     while True:
         answer: list[Explanation] = _get(client, url, {"context": str(options.context)}, "llm-vitals")
         if not answer:
-            raise ExplainError(
-                f"{without_credentials(options.exporter)} knows no server yet; `llm-vitals check` says where it looks for one"
-            )
+            where = without_credentials(options.exporter)
+            raise ExplainError(f"{where} knows no server yet; `llm-vitals check` says where it looks for one")
         found = [item for item in answer if options.target in (None, item["target"])]
         if not found:
             known = ", ".join(sorted({item["target"] for item in answer}))
