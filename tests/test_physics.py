@@ -119,6 +119,19 @@ def test_a_model_that_was_published_for_an_fp8_cache_gets_one_unless_told_otherw
     assert kv.from_config({**LLAMA, "quantization_config": {"kv_cache_scheme": None}}).per_token == 131_072
 
 
+@pytest.mark.parametrize(
+    ("told", "heads"),
+    [
+        ({}, 32),
+        ({"num_kv_heads": 8}, 8),  # Falcon 40B
+        ({"multi_query_group_num": 2, "multi_query_attention": True}, 2),  # ChatGLM
+        ({"multi_query": True}, 1),  # Falcon 7B, StarCoder
+    ],
+)
+def test_the_number_of_kv_heads_has_several_names(told: dict[str, Any], heads: int) -> None:
+    assert kv.from_config({**LLAMA, "num_key_value_heads": None, **told}).per_token == 2 * 32 * heads * 128 * 2
+
+
 def test_sliding_window_layers_stop_growing_at_their_window() -> None:
     found = kv.from_config(model("gemma-2-9b"))  # every second of its 42 layers
     layer = 2 * 8 * 256 * 2
@@ -152,6 +165,7 @@ def test_layers_without_attention_keep_no_kv() -> None:
         ({"layer_types": ["full_attention"] * 32, "num_kv_shared_layers": 10}, "num_kv_shared_layers"),
         ({"layer_types": ["full_attention"] * 32, "global_head_dim": 512}, "global_head_dim"),
         ({"attn_type_list": [0, 1] * 16}, "attn_type_list"),
+        ({"num_key_value_heads": None, "block_configs": [{}]}, "block_configs"),
         ({"hybrid_layer_pattern": [0, 1] * 16, "sliding_window": 128}, "hybrid_layer_pattern"),
         ({"kv_lora_rank": 512, "qk_rope_head_dim": 64, "linear_attn_config": {}}, "linear_attn_config"),
         ({"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}, "index_head_dim"),
