@@ -76,7 +76,10 @@ def _variables() -> list[
         _found("backend", "Backend", "label_values(vitals_target_up, backend)"),
         _found("target", "Server", 'label_values(vitals_target_up{backend=~"$backend"}, target)'),
         _found("model", "Model", f'label_values({{__name__=~"{known}",target=~"$target"}}, model)'),
-        _found("engine", "Engine", 'label_values(vitals_requests_running{target=~"$target"}, engine)'),
+        _found("engine", "Engine", 'label_values(vitals_requests_running{target=~"$target"}, engine)').description(
+            "The rank of a data-parallel server. What recording rules give (p99 in tiles and table, tokens/s in the"
+            " table) is of all ranks of a server."
+        ),
         _listed("quantile", "Quantile", ("p50 : 0.5", "p90 : 0.9", "p95 : 0.95", "p99 : 0.99"), "p99 : 0.99"),
         _listed("ttft_slo", "TTFT within", [_duration(b) for b in _TTFT_BOUNDS], _duration(f"{s.ttft_slo:.1f}")),
         _listed("itl_slo", "ITL within", [_duration(b) for b in _ITL_BOUNDS], _duration(f"{s.itl_slo}")),
