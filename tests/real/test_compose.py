@@ -89,10 +89,16 @@ def test_without_any_server_it_comes_up_and_says_where_it_looked(typed: str, sha
 
 @pytest.mark.parametrize("kind", ["simulated", "real"])
 class TestVllmOnTheHost:
-    def test_one_that_listens_on_all_addresses_is_read(self, kind: str, shared: Stack, tmp_path: Path) -> None:
+    @pytest.mark.readme("docker compose exec exporter llm-vitals explain")
+    def test_one_that_listens_on_all_addresses_is_read(
+        self, kind: str, typed: str, shared: Stack, tmp_path: Path
+    ) -> None:
         with hosts.vllm(kind, hosts.EVERYWHERE, tmp_path) as port:
             shared.up(VLLM_URL=f"{HOST}:{port}")
             five_numbers(shared)
+            said = shared.typed(typed)
+            for key in ("weight_bytes", "model_config"):
+                assert re.search(rf"not known - .*\bset .*{key}", said), said
 
     def test_one_that_listens_on_127_0_0_1_only_is_told_apart_with_the_remedy(
         self, kind: str, shared: Stack, tmp_path: Path
