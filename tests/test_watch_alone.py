@@ -37,9 +37,12 @@ def test_the_ceiling_is_of_readings_of_the_weights_of_which_speculative_decoding
 
 
 def test_more_tokens_than_the_ceiling_are_said_to_be_drafts_or_a_mistake_of_the_configuration() -> None:
-    (diagnosis,) = lone(0.0, 15.0).watch.diagnoses()
-    words = text(explanation(diagnosis, 8000))
-    assert "150% of that (speculative decoding, or the device or the weights are not as configured)" in words
+    (unknown,), (counted,) = (lone(accepted, 15.0 * 16 / (16 - accepted)).watch.diagnoses() for accepted in (0.0, 12.0))
+    other = "a device or weights other than configured"
+    words = text(explanation(unknown, 8000))
+    assert f"15 tokens/s, 150% of that - more than all means speculative decoding, or {other}" in words
+    words = text(explanation(counted, 8000))
+    assert f"60 tokens/s, 4 of each reading, 150% of that - more than all means {other}" in words
 
 
 def test_what_a_probe_got_before_a_restart_says_nothing_of_what_runs_now() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from exporter.physics.causes import causes
 from exporter.physics.evidence import CAPACITY, RUNNING, USAGE, WAITING
-from exporter.physics.verdict import SPECULATIVE
+from exporter.physics.verdict import SPECULATIVE, excess
 from exporter.physics.view import Diagnosis
 from exporter.vitals import Latency, Quantile
 
@@ -173,8 +173,7 @@ def _limits(found: Mapping[str, Any]) -> Iterator[str]:
     if (share := found["achieved_ratio"]) is not None:
         rate, each = found["alone_decode_tokens_per_second"], found["alone_tokens_per_weight_reading"]
         drafted = f", {each:.2g} of each reading," if each >= SPECULATIVE else ","
-        more = " (speculative decoding, or the device or the weights are not as configured)" if share > 1 else ""
-        yield f"    alone, a probe reached {rate:.3g} tokens/s{drafted} {share:.0%} of that{more}"
+        yield f"    alone, a probe reached {rate:.3g} tokens/s{drafted} {share:.0%} of that{excess(share, each)}"
     if (usage := found["bandwidth_usage_ratio"]) is not None:
         yield f"    by the engine's own estimate {usage:.0%} of the memory bandwidth is in use"
     if (each := found["kv_bytes_per_token"]) is not None:

@@ -215,9 +215,15 @@ def _share(view: View) -> tuple[float, float, str] | None:
         )
     else:
         sentence += f", {share:.0%} of the ceiling of {most:.3g}"
-    if share > 1:
-        sentence += "; more than all is speculative decoding, or the device or the weights are not as configured"
-    return share, lost, sentence
+    return share, lost, sentence + excess(share, alone.per_reading)
+
+
+def excess(share: float, per_reading: float) -> str:
+    """Return what a share of the decode ceiling of more than all means, "" for one that is not."""
+    if share <= 1:
+        return ""
+    uncounted = "" if per_reading >= SPECULATIVE else "speculative decoding, or "
+    return f" - more than all means {uncounted}a device or weights other than configured"
 
 
 def _decode_below_ceiling(view: View, ease: float) -> tuple[str, ...]:
