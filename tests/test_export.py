@@ -128,6 +128,20 @@ def test_systemd_accepts_the_unit(exported: Path, tmp_path: Path) -> None:
     assert "ProtectHouse" in done.stderr, "a mistake would be seen"
 
 
+@pytest.mark.parametrize(
+    ("prefix", "hidden"),
+    [("/home/a/.local/share/pipx/venvs/llm-vitals", True), ("/root/.cache/uv/x", True), ("/opt/llm-vitals", False)],
+)
+def test_a_program_that_the_unit_cannot_see_is_told(
+    prefix: str, hidden: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.prefix", prefix)
+    monkeypatch.setenv("HOME", "/")  # A container's user without a home has it so.
+    assert main(["export", str(tmp_path)]) == 0
+    assert ("The systemd unit cannot see" in capsys.readouterr().out) is hidden
+    assert f"\nExecStart={prefix}/bin/llm-vitals run\n" in (tmp_path / "systemd/llm-vitals.service").read_text()
+
+
 def test_kubernetes_accepts_the_manifests(exported: Path) -> None:
     import kubernetes_validate  # type: ignore[import-untyped]  # it has no stubs
 

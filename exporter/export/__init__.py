@@ -51,7 +51,7 @@ def export(directory: Path) -> None:
     except OSError as error:
         raise ExportError(f"{error.filename}: {error.strerror}; give a folder that can be written to") from None
     print(f"{len(files)} files in {directory}:{_GUIDE}")
-    if systemd.hidden():
+    if systemd.hidden(Path(sys.prefix)):
         print(_HIDDEN)
 
 

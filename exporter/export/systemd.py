@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 
-def hidden() -> bool:
-    """Return whether the program lies in a home directory, where the unit's user cannot see it."""
-    return any(Path(sys.prefix).is_relative_to(home) for home in (Path("/home"), Path("/root"), Path.home()))
+def hidden(prefix: Path) -> bool:
+    """Return whether the environment `prefix` lies where ProtectHome= lets the unit see nothing."""
+    return any(prefix.is_relative_to(home) for home in ("/home", "/root", "/run/user"))
 
 
 def unit(prefix: Path) -> str:
