@@ -7,6 +7,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 from yarl import URL
@@ -24,9 +25,15 @@ CLOSING = 2.0
 """Seconds for readings and probes to notice that they were cancelled; everything is over within five."""
 
 
+THREADS = 256
+"""Threads at most, above all for look-ups of names: one that hangs keeps its thread for up to a minute, long after who
+asked has given up, and a reading of an Ollama asks three times.  With Python's few, all others would soon wait."""
+
+
 async def serve(config: Config, reload: Callable[[], Config], enable_lifecycle: bool) -> int:
     """Serve until a signal ends it; return the exit code: 0, or 1 if the address cannot be listened on."""
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS, "work"))
     stop, hang_up = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

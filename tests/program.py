@@ -22,7 +22,8 @@ LISTEN = ("--listen", "127.0.0.1:0")
 HANGING_RESOLVER = """
 import socket, sys, time
 getaddrinfo = socket.getaddrinfo
-socket.getaddrinfo = lambda host, *a, **k: time.sleep(60) if host == "llm.test" else getaddrinfo(host, *a, **k)
+hanging = ("llm.test", b"llm.test")
+socket.getaddrinfo = lambda host, *a, **k: time.sleep(60) if host in hanging else getaddrinfo(host, *a, **k)
 from exporter.cli import main
 sys.exit(main())
 """

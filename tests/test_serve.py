@@ -40,6 +40,22 @@ async def test_a_signal_ends_it_although_the_look_up_of_a_name_hangs() -> None:
         await end(process)
 
 
+async def test_names_whose_look_up_hangs_keep_no_other_target_and_no_scraper_waiting(tmp_path: Path) -> None:
+    hanging = [
+        {"name": f"o{port}", "url": f"http://llm.test:{port}", "backend": "ollama", "timeout": "100ms"}
+        for port in range(1, 15)
+    ]
+    async with serving(Engine()) as engine:
+        file = config(tmp_path, *hanging, {"name": "a", "url": engine.url.replace("127.0.0.1", "localhost")})
+        async with started("--config", file, *LISTEN, command=ASK_NOBODY) as process, asyncio.timeout(20):
+            url = await url_of(process)
+            await line_with(process, "target a is up")
+            page = await text_of(f"{url}/metrics")  # in gzip, which is made in a thread too
+            assert 'vitals_target_up{target="a",backend="vllm"} 1.0' in page
+            assert page.count("} 0.0\n") >= len(hanging)
+            await end(process)
+
+
 async def test_a_signal_ends_it_while_an_ollama_is_probed() -> None:
     ollama = Ollama()
     ollama.hold = asyncio.Event()
