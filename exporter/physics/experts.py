@@ -103,4 +103,6 @@ def _parts(config: Mapping[str, object]) -> Parts | None:
     looked_up = 0 if config.get("tie_word_embeddings") else table
     rest = table + looked_up + layers * attention + dense_layers * 3 * width * dense_width + sparse * shared
     used = whole(config, "num_experts_per_tok", "experts_per_token") / experts
+    if not (sparse > 0 and one > 0 and 0 < used <= 1):
+        raise ShapeUnknownError("the numbers of experts and their sizes do not fit together")
     return Parts(sparse * experts * one, used, rest, looked_up)
