@@ -97,6 +97,21 @@ async def test_a_refusal_is_told_by_its_status_and_words(status: int, body: str,
     assert result.ttft is None
 
 
+@pytest.mark.parametrize(
+    ("status", "body", "remedy"),
+    [
+        (404, "404 page not found", "set `probe.dialect`"),
+        (405, '{"detail":"Method Not Allowed"}', "set `probe.dialect`"),
+        (400, '{"error":"prompt too long"}', "refuses the request"),
+        (413, "", "is a proxy in between?"),
+    ],
+)
+async def test_a_refusal_says_what_to_do(status: int, body: str, remedy: str) -> None:
+    async with serve({"/api/generate": reply(status, body)}) as target:
+        result = await probe(target)
+    assert remedy in result.error
+
+
 async def test_nobody_listening_is_connect_and_says_what_to_do() -> None:
     async with serve({}) as target:
         pass

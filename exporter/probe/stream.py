@@ -178,5 +178,8 @@ def _refused(status: int, body: bytes) -> Failure:
     if httpx.codes.is_server_error(status):
         return Failure(Reason.HTTP_5XX, f"{line}; see the server's log")
     if httpx.codes.is_client_error(status):
-        return Failure(Reason.HTTP_4XX, f"{line}; is a proxy in between?")
+        remedy = "the server refuses the request" if text else "is a proxy in between?"
+        if status in (httpx.codes.NOT_FOUND, httpx.codes.METHOD_NOT_ALLOWED):
+            remedy = "set `probe.dialect` to one that it speaks"
+        return Failure(Reason.HTTP_4XX, f"{line}; {remedy}")
     return Failure(Reason.PROTOCOL, f"{line}; a stream begins with 200")
