@@ -67,6 +67,7 @@ def _present(client: httpx.Client, options: argparse.Namespace) -> list[Explanat
     """Ask the exporter; again for a while if nobody else does and it has nothing to compare with yet."""
     url = f"{options.exporter.rstrip('/')}/-/explain"
     until = time.monotonic() + SETTLE
+    said = False
     while True:
         answer: list[Explanation] = _get(client, url, {"context": str(options.context)}, "llm-vitals")
         if not answer:
@@ -81,7 +82,9 @@ def _present(client: httpx.Client, options: argparse.Namespace) -> list[Explanat
         )
         if not young or time.monotonic() > until:
             return found
-        sys.stderr.write(f"watching, as the verdict compares readings ({SETTLE:.0f} s at most) ...\n")
+        if not said:
+            sys.stderr.write(f"watching, as the verdict compares readings ({SETTLE:.0f} s at most) ...\n")
+        said = True
         time.sleep(AGAIN)
 
 

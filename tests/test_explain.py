@@ -116,11 +116,15 @@ class Fake:
 
     def __init__(self, found: object, matrix: object) -> None:
         self.found, self.matrix = found, matrix
+        self.later: list[object] = []
         self.asked: list[Mapping[str, str]] = []
 
     async def explain(self, request: web.Request) -> web.Response:
         self.asked.append(dict(request.query))
-        return web.json_response(self.found)
+        found = self.found
+        if self.later:
+            self.found = self.later.pop(0)
+        return web.json_response(found)
 
     async def query(self, request: web.Request) -> web.Response:
         self.asked.append(dict(request.query))
@@ -195,6 +199,19 @@ async def test_an_exporter_that_found_no_server_is_told_so(
         assert await command(*asked, "--exporter", url) == 1
         problem = f"llm-vitals: {url} knows no server yet; `llm-vitals check` says where it looks for one\n"
         assert capsys.readouterr().err == problem
+
+
+async def test_while_the_verdict_settles_it_says_so_once(
+    fake: tuple[Fake, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, url = fake
+    monkeypatch.setattr(explain, "AGAIN", 0.0)
+    settled, made.found = made.found, [{"target": "box", "verdict": {"cause": "unknown", "held_seconds": 1.0}}]
+    made.later = [made.found, made.found, settled]
+    assert await command("--exporter", url) == 0
+    shown = capsys.readouterr()
+    assert shown.err == "watching, as the verdict compares readings (45 s at most) ...\n"
+    assert "the KV cache is full" in shown.out
 
 
 async def test_a_prometheus_without_the_series_is_told_so(
