@@ -32,7 +32,7 @@ DROP_REASONS = ("not_finite", "inconsistent_histogram", "duplicate", "unit")
 
 
 SLACK = 0.1
-"""Seconds beyond a reading's own deadline that are waited for it to say itself how it ended."""
+"""Seconds beyond a reading's own deadline that are waited for it to say itself how it ended, and what helps."""
 
 
 class TargetState:
@@ -139,7 +139,7 @@ class TargetState:
     async def _read(self) -> Snapshot:
         deadline_s = self.target.timeout
         try:
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout(deadline_s + SLACK / 2):
                 snapshot = await self.reader.read(deadline_s)
         except TimeoutError:
             snapshot = self._failed(Outcome.TIMEOUT, f"no complete answer within {deadline_s:.3g} s", deadline_s)

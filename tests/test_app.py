@@ -111,12 +111,21 @@ async def test_a_slow_target_is_down_alone_and_within_the_scrapers_time(three: t
     assert timeouts == {"t0": 0, "t1": 1, "t2": 0}
 
 
-async def test_a_targets_own_timeout_counts_where_it_is_shorter(three: tuple[Engine, ...]) -> None:
-    slow = three[0]
-    slow.hold = asyncio.Event()
-    short = Config(DEFAULT_LISTEN, (target(slow.url, name="t0", timeout=0.1),))
-    async with running(short) as exporter, asyncio.timeout(5):
-        assert await exporter.series("vitals_target_up", within="60") == {"t0": 0}
+@pytest.mark.parametrize(
+    ("backend", "remedy"),
+    [("vllm", "within 0.1 s; is it overloaded?"), ("ollama", "did not answer in time; raise `timeout`")],
+)
+async def test_a_targets_own_timeout_counts_where_it_is_shorter_and_brings_its_remedy(
+    backend: str, remedy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with talking(silent) as url, asyncio.timeout(5):
+        short = Config(DEFAULT_LISTEN, (target(url, name="t0", backend=backend, timeout=0.1),))
+        async with running(short) as exporter:
+            assert await exporter.series("vitals_target_up", within="60") == {"t0": 0}
+    assert remedy in caplog.text
 
 
 async def test_what_a_target_told_is_gone_with_it_and_comes_back_with_it(
