@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from exporter.probe.result import Reason
 from tests.ollama_fakes import TARGET, Clock, Rig, answer, done, expiring, line
 
 
@@ -91,3 +92,20 @@ async def test_a_repeated_prompt_is_not_compared_with_one_of_another_size() -> N
     assert rig.prober.last["m", "cached"].ok
     assert rig.value("probe_cached_saving_seconds") is None
     assert rig.value("probe_prefill_seconds_per_token") is None
+
+
+async def test_a_prompt_that_an_ollama_cut_to_half_of_its_context_is_found_out_and_teaches_nothing() -> None:
+    rig = Rig(TARGET, m=expiring(3000))
+
+    async def cutting(request: httpx.Request) -> httpx.Response:
+        """Read a prompt in tokens of some 4.4 characters, as they usually are; of 2048 or more read 1026."""
+        length = len(json.loads(request.content)["prompt"])
+        tokens = round(length / (4.4 if length < 2000 else 4.2))
+        counts = done(prompt_eval_count=tokens if tokens < 2048 else 1026)
+        return await answer(rig.clock, [(0.1, line("a")), (0.02, line("b")), (0.0, counts)])(request)
+
+    rig.ollama.generate = cutting
+    for _ in range(2):
+        await rig.prober.turn()
+        assert rig.prober.last["m", "large"].reason is Reason.TRUNCATED_PROMPT
+    assert max(len(body["prompt"]) for body in rig.ollama.asked) == pytest.approx(2000 * 4.4, rel=0.02)
