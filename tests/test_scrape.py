@@ -64,7 +64,12 @@ NO_END = "the compressed page of {place} lacks its end; did a proxy in between c
 NO_ZIP = "the page of {place} cannot be decompressed"
 BOMB = gzip.compress(b"a 1\n" * (MAX_BODY // 2))
 BAD: dict[str, tuple[bytes, Outcome, str]] = {
-    "401": (of_status("401 No"), Outcome.AUTH, "HTTP 401 from {place}/metrics; give the target its bearer_token"),
+    "401": (
+        of_status("401 No"),
+        Outcome.AUTH,
+        "HTTP 401 from {place}/metrics; give the target its bearer_token "
+        "(without a file: VLLM_API_KEY), basic_auth or headers",
+    ),
     "403": (of_status("403 No"), Outcome.AUTH, "HTTP 403 from {place}/metrics; give the target its bearer_token"),
     "404": (of_status("404 No"), Outcome.HTTP_STATUS, "HTTP 404 from {place}/metrics; check metrics_path"),
     "500": (of_status("500 tok-en"), Outcome.HTTP_STATUS, "HTTP 500 from {place}/metrics; see the server's log"),

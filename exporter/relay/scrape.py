@@ -129,7 +129,7 @@ def _following(url: URL, location: str, hop: int, status: int) -> URL:
 def _check_status(status: int, url: URL) -> None:
     answer = f"HTTP {status} from {_place(url)}{url.raw_path}"
     if status in (401, 403):
-        detail = f"{answer}; give the target its bearer_token, basic_auth or headers"
+        detail = f"{answer}; give the target its bearer_token (without a file: VLLM_API_KEY), basic_auth or headers"
         raise _FetchError(Outcome.AUTH, detail, status)
     if status != 200:
         remedies = {404: "check metrics_path", 501: "the server was started without its metrics"}
