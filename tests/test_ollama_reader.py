@@ -168,6 +168,14 @@ async def test_a_number_that_cannot_be_is_absent(size: object) -> None:
     assert not {"model_memory_bytes", "model_context_length_tokens"} & {name for name, *_ in found}
 
 
+async def test_a_number_that_cannot_be_is_absent_in_a_models_metadata_too() -> None:
+    info = {"general.architecture": "a", "a.context_length": 2**63, "a.block_count": 10**400, "a.other": 2**63 - 1}
+    snapshot = await read(show=json.dumps({"model_info": info}).encode())
+    assert not any(name == "model_max_context_length_tokens" for name, *_ in values(snapshot))
+    (facts,) = snapshot.models.values()
+    assert [facts.info[f"a.{name}"] for name in ("context_length", "block_count", "other")] == [None, None, 2**63 - 1]
+
+
 @pytest.mark.parametrize("answer", [500, b"nonsense", b"[]"])
 async def test_failing_tags_and_show_leave_only_their_families_absent(answer: bytes | int) -> None:
     snapshot = await read(tags=answer, show=answer)

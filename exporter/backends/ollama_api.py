@@ -155,11 +155,16 @@ async def fetch(
 
 
 def _json(body: bytes) -> object:
-    """Return the JSON; raises ValueError or RecursionError."""
-    content: object = json.loads(body.decode("utf-8-sig"))
+    """Return the JSON, in which a number that fits no 64 bits is null; raises ValueError or RecursionError."""
+    content: object = json.loads(body.decode("utf-8-sig"), parse_int=_whole_number)
     if _HALF.search(body):
         json.dumps(content, ensure_ascii=False).encode()  # Half a character alone cannot be written, not even here.
     return content
+
+
+def _whole_number(digits: str) -> int | None:
+    number = int(digits)
+    return number if -(2**63) <= number < 2**63 else None
 
 
 async def read_bounded(response: httpx.Response, limit: int) -> bytes | None:
@@ -237,8 +242,8 @@ async def fetch_details(client: httpx.AsyncClient, target: Target, model: str, d
 
 
 def count(value: object) -> int | None:
-    """Return a JSON value if it is a whole number from 0 on that fits 64 bits, as all real ones do, else None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None
+    """Return a JSON value if it is a whole number from 0 on, else None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _loaded_model(row: object) -> LoadedModel | None:
