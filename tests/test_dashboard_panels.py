@@ -82,6 +82,18 @@ def test_the_slowest_servers_quantile_says_when_it_is_only_a_bound(
     check(tmp_path, series, quantile, expected)
 
 
+def test_a_tile_is_red_when_the_quantile_lies_above_a_last_bound_that_is_the_threshold(tmp_path: Path) -> None:
+    series = {**histogram({"0.05": 9, "0.1": 9, "+Inf": 10}), UP: "1x60"}
+    labels = f'{{{A},source="traffic",bound="≥"}}'
+    check_tile(tmp_path, series, "ITL p99", shown(bad={labels: 0.1}))
+
+
+def test_a_tile_is_green_when_the_quantile_lies_below_a_first_bound_that_is_the_threshold(tmp_path: Path) -> None:
+    series = {**histogram({"0.1": 10, "0.2": 10, "+Inf": 10}), UP: "1x60"}
+    labels = f'{{{A},source="traffic",bound="≤"}}'
+    check_tile(tmp_path, series, "ITL p99", shown(good={labels: 0.1}))
+
+
 def test_the_probes_mean_is_of_the_same_prompts_as_their_quantiles(tmp_path: Path) -> None:
     small, cached = (f'{A},prompt="{prompt}"' for prompt in ("small", "cached"))
     series = histogram({"0.1": 0, "1.0": 5, "+Inf": 5}, 2.5, small, PROBE_TTFT)

@@ -246,7 +246,7 @@ def _broke() -> timeseries.Panel:
     for short, where, least in (("itl", "ITL", s.itl_traffic_least), ("ttft", "TTFT", s.ttft_traffic_least)):
         p99 = q.series(q.headline(short, "p99"), 'source="traffic"')
         count = q.series(latency.name(short, f"count_increase{s.window}"), 'source="traffic"')
-        broken = f"{p99} > ${short}_slo and {count} >= {least:g}"
+        broken = f"{p99} >= ${short}_slo and {count} >= {least:g}"
         slow = f"(avg_over_time({running}[{s.window}]) and on ({LABELS}) ({broken}))"
         broke = f"min by ({LABELS}) (min_over_time({slow}[{q.WHOLE}:] @ end()))"
         queries.append(Query(q.those_with_most(broke, "target_model:vitals_requests_running:sum"),

@@ -60,6 +60,9 @@ def _latency_tile(short: str, name: str, means: str) -> stat.Panel:
     def value(at: str) -> str:
         return q.series(q.headline(short, "p99_bounded"), at=at)
 
+    def beyond(at: str) -> str:
+        return q.series(q.headline(short, "p99_bounded"), 'bound="≥"', at)
+
     labels, legend = "target, backend, model, source", "{{target}} · {{source}} {{bound}}"
     limit = f"${short}_slo"
     return p.tile(
@@ -72,8 +75,8 @@ def _latency_tile(short: str, name: str, means: str) -> stat.Panel:
         ),
         "s",
         [
-            (Query(_worst(value, limit, above=False, labels=labels), legend), p.GREEN),
-            (Query(_worst(value, limit, above=True, labels=labels), legend), p.RED),
+            (Query(_worst(value, limit, above=False, labels=labels, beyond=beyond), legend), p.GREEN),
+            (Query(_worst(value, limit, above=True, labels=labels, beyond=beyond), legend), p.RED),
             (Query(state(value), " "), p.GREY),
         ],
         p.states({**STATES, f"{q.NONE}": ("no traffic", p.GREY), **bound_texts(short)}),
@@ -163,13 +166,17 @@ Selector = Callable[[str], str]
 """Makes an expression from a modifier ("" or AT_END) for all its selectors."""
 
 
-def _worst(value: Selector, limit: str, above: bool, labels: str = LABELS) -> str:
+def _worst(value: Selector, limit: str, above: bool, labels: str = LABELS, beyond: Selector | None = None) -> str:
     """Return the trend of the highest of `value` at the end of the time range, if that is above the limit or not.
 
-    `labels` tell its series apart.  Where the value has a label `bound`, it is that of the end.
+    `labels` tell its series apart.  Where the value has a label `bound`, it is that of the end.  `beyond` are those
+    of the values that are only a last bound: they lie above it.
     """
     now = f"topk(1, {q.of_those_up(value(q.AT_END), q.AT_END)})"
     compared = f"({now}) {'>' if above else '<='} {limit}"
+    if beyond is not None:
+        at_limit = f"on ({labels}) ({beyond(q.AT_END)} == {limit})"
+        compared += f" or ({now}) and {at_limit}" if above else f" unless {at_limit}"
     return f"max by ({labels}) ({value('')})\n* on ({labels}) group_left (bound) ({compared}) ^ 0"
 
 

@@ -50,10 +50,13 @@ def _headlines(s: Settings) -> list[Record]:
 
 
 def _p99(s: Settings, short: str, threshold: float, traffic_least: float, probe_least: float) -> str:
-    """Return p99 where it is above its threshold and rests on enough observations."""
+    """Return p99 where it is above its threshold and rests on enough observations.
+
+    One above a histogram's last bound is given as that bound, which may be the threshold: hence >=.
+    """
     count = name(short, f"count_increase{s.window}")
     return (
-        f"{name(short, f'p99_rate{s.window}')} > {threshold:g}"
+        f"{name(short, f'p99_rate{s.window}')} >= {threshold:g}"
         f'\nand ({count}{{source="traffic"}} >= {traffic_least:g}\n  or {count}{{source="probe"}} >= {probe_least:g})'
     )
 
