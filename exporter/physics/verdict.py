@@ -117,8 +117,9 @@ def _cold_load(view: View, ease: float) -> tuple[str, ...]:
 def _queueing(view: View, ease: float) -> tuple[str, ...]:
     now, probe = view.now, view.recent_probe
     if now is not None and now.waiting_share >= OFTEN * ease:
+        ran = () if now.running is None else (f"{now.running:.1f} requests were running in the mean",)
         usage = () if now.usage is None else (f"KV-cache usage was at most {now.usage:.0%}",)
-        return (_waiting(now), *usage)
+        return (_waiting(now), *ran, *usage)
     if now is not None and now.queue is not None and now.ttft is not None:
         if now.queue >= max(OFTEN * now.ttft.mean, WAITED) * ease:
             return (f"{Quantile(now.queue)} of {Quantile(now.ttft.mean)} to the first token were spent in the queue",)
