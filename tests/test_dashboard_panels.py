@@ -125,6 +125,14 @@ def test_a_model_is_not_marked_as_loaded_when_it_was_only_not_seen(tmp_path: Pat
     check_all(tmp_path, gap, [(MARKS["Model loads"], {}, f"{second}s") for second in range(95, 270, 5)])
 
 
+def test_a_load_between_two_readings_is_marked_for_as_long_as_any_other(tmp_path: Path) -> None:
+    loaded = 'vitals_model_loaded{target="o",backend="ollama",model="m"}'
+    series = {loaded: "1x12 stale 1x30", 'vitals_target_up{target="o",backend="ollama"}': "1x60"}
+    marked = {'{target="o",model="m"}': 1.0}
+    cases = [(MARKS["Model loads"], marked, f"{second}s") for second in (70, 75, 80)]
+    check_all(tmp_path, series, [*cases, (MARKS["Model loads"], {}, "60s"), (MARKS["Model loads"], {}, "85s")])
+
+
 def test_the_batch_at_which_p99_broke_is_not_that_of_a_lone_slow_request(tmp_path: Path) -> None:
     ttft = queries(CAPACITY, "Concurrency now, and where p99 broke", "timeseries")[2]
     running = {f"vitals_requests_running{{{LABELS}}}": "1x120"}

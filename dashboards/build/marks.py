@@ -19,9 +19,9 @@ def marks() -> list[dict[str, Any]]:
         for counter in counters
     )
     loaded = q.series("vitals_model_loaded")
-    # What was not seen was not known to be absent: its server must have been up meanwhile.
-    absent = f"unless max by (target, model) ({loaded} offset {q.RATE})"
-    known = f"and on (target) max by (target) ({q.series('vitals_target_up')} offset {q.RATE}) == 1"
+    # What was not seen need not have been absent: a model was loaded if it was seen less often than its server was up.
+    seen = f"max by (target, model) (count_over_time({loaded}[{q.RATE}]))"
+    up = f"max by (target) (sum_over_time({q.series('vitals_target_up')}[{q.RATE}]))"
     return [
         _mark(
             "Alerts firing",
@@ -36,7 +36,7 @@ def marks() -> list[dict[str, Any]]:
         _mark(
             "Model loads",
             "blue",
-            f"max by (target, model) ({loaded}) {absent} {known}",
+            f"max by (target, model) ({loaded}) and {seen} < on (target) group_left () {up}",
             "{{model}} was loaded",
             "on {{target}}",
         ),
