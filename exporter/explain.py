@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -69,7 +70,9 @@ def _present(client: httpx.Client, options: argparse.Namespace) -> list[Explanat
     until = time.monotonic() + SETTLE
     said = False
     while True:
-        answer: list[Explanation] = _get(client, url, {"context": str(options.context)}, "llm-vitals")
+        answer: list[Explanation] = _get(
+            client, url, {"context": str(options.context)}, "llm-vitals", _are_explanations
+        )
         if not answer:
             where = without_credentials(options.exporter)
             raise ExplainError(f"{where} knows no server yet; `llm-vitals check` says where it looks for one")
@@ -110,16 +113,29 @@ def _recorded(client: httpx.Client, options: argparse.Namespace) -> list[Explana
 
 def _query(client: httpx.Client, prometheus: str, promql: str, at: float) -> list[dict[str, Any]]:
     url = f"{prometheus.rstrip('/')}/api/v1/query"
-    answer = _get(client, url, {"query": promql, "time": f"{at:.3f}"}, "Prometheus")
+    answer = _get(client, url, {"query": promql, "time": f"{at:.3f}"}, "Prometheus", _is_result)
     result: list[dict[str, Any]] = answer["data"]["result"]
     return result
 
 
-def _get(client: httpx.Client, url: str, parameters: dict[str, str], what: str) -> Any:
+def _are_explanations(answer: Any) -> bool:
+    return isinstance(answer, list) and all(
+        isinstance(item, dict) and {"target", "verdict"} <= set(item) for item in answer
+    )
+
+
+def _is_result(answer: Any) -> bool:
+    data = answer.get("data") if isinstance(answer, dict) else None
+    result = data.get("result") if isinstance(data, dict) else None
+    return isinstance(result, list) and all(isinstance(item, dict) and "metric" in item for item in result)
+
+
+def _get(client: httpx.Client, url: str, parameters: dict[str, str], what: str, known: Callable[[Any], bool]) -> Any:
+    """Return what a server answers, if it is of a kind that is `known`; raise ExplainError."""
     try:
         answer = client.get(url, params=parameters)
         answer.raise_for_status()
-        return answer.json()
+        content = answer.json()
     except httpx.HTTPStatusError as error:
         raise ExplainError(
             f"{without_credentials(url)} answered {error.response.status_code}; is that a {what}?"
@@ -128,6 +144,9 @@ def _get(client: httpx.Client, url: str, parameters: dict[str, str], what: str) 
         raise ExplainError(f"no answer from {without_credentials(url)} ({error}); is it running there?") from None
     except ValueError:
         raise ExplainError(f"{without_credentials(url)} sent no JSON; is that a {what}?") from None
+    if not known(content):
+        raise ExplainError(f"{without_credentials(url)} sent JSON of another kind; is that a {what}?")
+    return content
 
 
 def _moment(given: str) -> float:

@@ -190,6 +190,20 @@ async def test_what_cannot_be_explained_is_one_line_and_exit_code_1(
     assert "s3cr3t" not in line
 
 
+@pytest.mark.parametrize("foreign", [{"detail": "hello"}, None, [1], [{"target": "box"}]])
+async def test_json_of_another_kind_is_one_line_and_exit_code_1(
+    foreign: object, fake: tuple[Fake, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, url = fake
+    made.found = made.matrix = foreign
+    for option, path, what in (
+        ("--exporter", "/-/explain", "llm-vitals"),
+        ("--prometheus", "/api/v1/query", "Prometheus"),
+    ):
+        assert await command("box", option, url) == 1
+        assert capsys.readouterr().err == f"llm-vitals: {url}{path} sent JSON of another kind; is that a {what}?\n"
+
+
 async def test_an_exporter_that_found_no_server_is_told_so(
     fake: tuple[Fake, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
