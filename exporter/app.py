@@ -51,6 +51,7 @@ class App:
 
     def __init__(self, config: Config, load: Callable[[], Config]) -> None:
         self.config = config
+        self._listen = config.listen
         self._load = load
         self.states: dict[str, TargetState] = {}
         self.registry = CollectorRegistry(auto_describe=True)
@@ -97,6 +98,8 @@ class App:
                 for problem in error.problems:
                     log.error("configuration refused, the old one stays: %s", problem)
                 return error.problems
+            if config.listen != self._listen:
+                log.warning("listen has changed: that takes effect when llm-vitals is started again")
             await self._apply(config)
             self._reload_ok, self._reloaded_at = True, time.time()
             log.info("configuration read again; targets now: %s", ", ".join(self.states))

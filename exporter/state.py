@@ -62,6 +62,7 @@ class TargetState:
         self._dropped: Counter[str] = Counter()
         self._lasting: tuple[object, dict[str, str]] | None = None
         self._flight: asyncio.Task[Snapshot] | None = None
+        self._too_short: float | None = None
 
     @property
     def backend(self) -> str:
@@ -84,6 +85,8 @@ class TargetState:
             snapshot = flight.result()
         else:
             snapshot = self._failed(Outcome.TIMEOUT, f"no complete answer within {wait_s:.3g} s", wait_s)
+            if not flight.done():
+                self._log_too_short(wait_s)
         why = snapshot.outcome
         if not snapshot.up and self._failures[why] == counted[why]:
             self._failures[why] += 1
@@ -155,6 +158,8 @@ class TargetState:
 
     def _record(self, snapshot: Snapshot) -> None:
         before, self.last = self.last, snapshot
+        if self._too_short is not None and snapshot.up and snapshot.duration < self._too_short:
+            self._too_short = None
         if snapshot.readings is not None:
             self.wanted = True
             if self._history.due(self._clock()):
@@ -181,6 +186,13 @@ class TargetState:
             log.warning("target %s is down (%s): %s", name, snapshot.outcome, snapshot.detail)
         else:
             log.info("looked for %s at %s: %s", self.target.backend, self.target.url, snapshot.detail)
+
+    def _log_too_short(self, wait_s: float) -> None:
+        """Say once that somebody was told a timeout of a reading that goes on, until one would have been in time."""
+        if self._too_short is None and self.wanted:
+            text = "target %s did not answer within the %.3g s that a scraper had for it: raise its scrape_timeout"
+            log.warning(text, self.target.name, wait_s)
+        self._too_short = wait_s
 
     def _own(self, snapshot: Snapshot) -> dict[str, str]:
         """Return our own lines about a reading; those that seldom change are kept as text."""

@@ -70,7 +70,9 @@ async def test_scrapers_that_come_during_a_reading_share_it_and_their_timeout_co
         assert await exporter.series("vitals_scrape_failures_total", reason="timeout") == {"t0": 1}
 
 
-async def test_each_scrape_that_says_down_has_counted_why(three: tuple[Engine, ...]) -> None:
+async def test_each_scrape_that_says_down_has_counted_why_and_the_first_has_logged_it(
+    three: tuple[Engine, ...], caplog: pytest.LogCaptureFixture
+) -> None:
     slow = three[0]
     slow.hold = asyncio.Event()
     async with running(config(slow)) as exporter:
@@ -80,6 +82,15 @@ async def test_each_scrape_that_says_down_has_counted_why(three: tuple[Engine, .
             assert found["vitals_scrape_failures_total", "timeout"] == timeouts
             assert (await exporter.get("/-/ready"))[0] == 200
         assert slow.asked == {"/metrics": 1}
+        said = "target t0 did not answer within the 0.16 s that a scraper had for it: raise its scrape_timeout"
+        assert caplog.messages == [said]
+        slow.hold.set()
+        slow.hold = None
+        assert await exporter.series("vitals_target_up") == {"t0": 1}
+        assert await exporter.series("vitals_target_up") == {"t0": 1}  # a reading that was in time
+        slow.hold = asyncio.Event()
+        assert await exporter.series("vitals_target_up", within="0.2") == {"t0": 0}
+        assert caplog.messages == [said] * 2
 
 
 async def test_who_waits_for_a_reading_is_not_bound_to_the_time_of_who_began_it(three: tuple[Engine, ...]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from exporter.config import DEFAULT_LISTEN, Config
 from tests.peers import Engine, Ollama, serving, target
@@ -115,6 +116,16 @@ async def test_a_new_target_makes_the_exporter_unready_until_it_was_tried(file: 
         await exporter.tried()
 
 
+async def test_another_address_to_listen_on_is_said_to_need_a_restart(
+    file: ConfigFile, engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(file.write(vllm("a", engine)), file.load) as exporter:
+        for listen in (":1", "127.0.0.1:10434"):
+            file.path.write_text(f"listen: {listen}\n{yaml.safe_dump({'targets': [vllm('a', engine)]})}")
+            assert (await exporter.post("/-/reload"))[0] == 200
+    assert caplog.messages == ["listen has changed: that takes effect when llm-vitals is started again"]
+
+
 async def test_of_two_reloads_at_once_the_later_one_counts(file: ConfigFile, engine: Engine) -> None:
     began, go_on = threading.Event(), threading.Event()
 
@@ -138,7 +149,7 @@ async def test_of_two_reloads_at_once_the_later_one_counts(file: ConfigFile, eng
 
 
 async def test_a_reading_in_flight_of_a_target_that_goes_is_given_up_and_not_told_as_down(
-    file: ConfigFile, engine: Engine
+    file: ConfigFile, engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with (
         serving(Engine()) as other,
@@ -153,6 +164,7 @@ async def test_a_reading_in_flight_of_a_target_that_goes_is_given_up_and_not_tol
         file.write(vllm("a", engine))
         assert (await exporter.post("/-/reload"))[0] == 200
         assert not [sample for sample in await scrape if sample.labels.get("target") == "b"]
+        assert caplog.messages == []
         assert await exporter.series("vitals_target_up") == {"a": 1}
 
 
