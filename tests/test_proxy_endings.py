@@ -206,3 +206,10 @@ async def test_a_server_whose_name_is_unknown_is_a_bad_gateway(monkeypatch: pyte
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     async with proxied("http://llm.test:1") as proxy:
         assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
+
+
+async def test_of_a_head_that_breaks_off_the_client_gets_what_there_is() -> None:
+    piece = b"HTTP/1.1 200 OK\r\nConte"
+    async with talking(on_connection(dying((piece,), asyncio.StreamWriter.close))) as url, proxied(url) as proxy:
+        assert await ask(proxy, GENERATE) == piece
+        assert finished(proxy) == {"error": 1.0}

@@ -161,8 +161,9 @@ async def test_openais_default_is_no_stream_and_its_usage_is_read() -> None:
 
 async def test_cached_prompt_tokens_are_counted_where_the_server_tells_them() -> None:
     async with through() as world:
-        for _ in range(2):
-            await world.clock.run(world.post(*native(1)))
+        await world.clock.run(world.post(*native(1)))
+        assert values(world.proxy, "cached_prompt_tokens_total") == {MODEL: 0}
+        await world.clock.run(world.post(*native(1)))
         cached = sum(record.cached_tokens for record in world.records)
         assert cached > 0
         assert values(world.proxy, "cached_prompt_tokens_total") == {MODEL: cached}

@@ -16,7 +16,19 @@ from hypothesis import strategies as st
 from exporter.proxy.exchange import Embedding
 from exporter.proxy.keys import TopValues
 from tests.peers import Talk, talking
-from tests.proxying import END, STREAM, ask, connect, done, on_connection, post, proxied, token, until, values
+from tests.proxying import (
+    END,
+    STREAM,
+    ask,
+    connect,
+    done,
+    on_connection,
+    post,
+    proxied,
+    token,
+    until,
+    values,
+)
 
 
 def http(body: bytes, kind: str = "application/json", *fields: str) -> bytes:
@@ -104,6 +116,15 @@ async def test_of_embeddings_there_is_the_duration_and_nothing_else(path: str) -
 
 
 @pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", http(b"[0.5]")[:-1]], ids=["failed", "broken off"]
+)
+async def test_of_embeddings_that_failed_there_is_nothing(answer: bytes) -> None:
+    async with talking(replying(answer)) as url, proxied(url) as proxy:
+        assert await ask(proxy, post("/v1/embeddings", GONE)) == answer
+        assert [sample for sample in proxy.samples() if sample.value] == []
+
+
+@pytest.mark.parametrize(
     "request_",
     [
         post("/api/chat", GONE).replace(b"POST", b"PUT"),
@@ -179,3 +200,49 @@ def test_of_an_object_with_thousands_of_values_only_the_first_are_looked_at() ->
         values = TopValues("model")
         values.feed(b"{" + b'"a":1,' * members + b'"model":"m"}')
         assert values.found == found
+
+
+@pytest.mark.parametrize(("context", "ratio"), [(4000.0, (1000 / 4 + 1) / 4000), (10.0, 1.0)])
+async def test_the_context_in_use_is_estimated_from_all_of_the_request_and_never_more_than_there_is(
+    context: float, ratio: float
+) -> None:
+    body = b'{"model":"m","prompt":"' + b"x" * 974 + b'"}\n'
+    assert len(body) == 1000
+    request = post("/api/generate", body)
+    got = bytearray()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while len(got) < len(request):
+            got.extend(await reader.read(1000))
+        writer.write(STREAM + token())
+        await reader.read()
+
+    async with talking(on_connection(talk)) as url, proxied(url, {"m": context}) as proxy, asyncio.timeout(10):
+        reader, writer = await connect(proxy)
+        writer.write(request[:-500])
+        await until(lambda: len(got) == len(request) - 500)
+        writer.write(request[-500:])
+        await reader.readexactly(len(STREAM + token()))
+        assert values(proxy, "kv_cache_usage_ratio") == {"m": pytest.approx(ratio)}
+        writer.close()
+
+
+async def test_names_stay_known_while_the_server_does_not_tell_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exporter.proxy.names.SPACING", 0.001)
+    asked = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        request = await reader.read(2**16)
+        if not request.startswith(b"GET"):
+            writer.write(STREAM + token() + done() + END)
+            return
+        writer.write(http(b'{"data":[{"id":"m"}]}') if asked == 0 else b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+        asked += 1
+
+    async with talking(talk) as url, proxied(url) as proxy:
+        for times in (3, 5):  # Each time two places are looked at, in vain.
+            await ask(proxy, post("/api/generate", b'{"model":"q"}'))
+            await until(lambda times=times: asked >= times)  # type: ignore[misc]  # of the default
+        await ask(proxy, post("/api/generate", b'{"model":"m"}'))
+        assert values(proxy, "generation_tokens_total") == {"m": 1.0, "other": 2.0}

@@ -10,6 +10,9 @@ import pytest
 
 from tests.peers import talking
 from tests.proxying import (
+    END,
+    GENERATE,
+    STREAM,
     ask,
     connect,
     on_connection,
@@ -131,4 +134,29 @@ async def test_an_answer_that_is_cut_off_for_a_bad_request_cannot_be_taken_for_c
         writer.write(b"no chunk\r\n")
         with pytest.raises(ConnectionResetError):
             await reader.read()
+        writer.close()
+
+
+async def test_a_head_that_came_in_two_pieces_is_answered_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("exporter.proxy.link.HEAD_TIME", 0.05)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b'x"}')
+        await asyncio.sleep(0.2)  # longer than a head may take
+        writer.write(STREAM + END)
+
+    async with talking(on_connection(talk)) as url, proxied(url) as proxy:
+        assert await ask(proxy, GENERATE[:20], GENERATE[20:]) == STREAM + END
+
+
+async def test_a_client_that_is_still_sending_gets_to_read_why_it_is_refused() -> None:
+    async with proxied("http://127.0.0.1:1") as proxy, asyncio.timeout(10):
+        reader, writer = await connect(proxy)
+        writer.write(b"POST /api/blobs/x HTTP/1.1\r\nHost: a\r\nContent-Length: 50000000\r\n\r\n")
+        for _ in range(50):
+            writer.write(bytes(1_000_000))
+            await writer.drain()
+        assert (await reader.read()).startswith(b"HTTP/1.1 502 ")
         writer.close()

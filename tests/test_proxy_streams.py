@@ -6,11 +6,28 @@ import asyncio
 import json
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from tests.peers import talking
-from tests.proxying import END, chunk, connect, finished, on_connection, post, proxied, values
+from tests.proxying import (
+    END,
+    STREAM,
+    chunk,
+    connect,
+    done,
+    finished,
+    on_connection,
+    post,
+    proxied,
+    token,
+    until,
+    values,
+)
+from tests.proxying import (
+    GENERATE as REQUEST,
+)
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 GENERATE, OLLAMA_CHAT = "/api/generate", "/api/chat"
@@ -44,10 +61,12 @@ ERROR = sse({"error": {"message": "the engine died", "code": 500}})
 LAST = line(response="", done=True, done_reason="stop")
 
 
-async def seen(path: str, reads: Sequence[bytes], fields: str = "", **asked: object) -> dict[str, object]:
+async def seen(
+    path: str, reads: Sequence[bytes], fields: str = "", kind: str = "", **asked: object
+) -> dict[str, object]:
     """Return how a request finished, its tokens, and count and sum of its latencies as far as there are any."""
     now = 0.0
-    kind = "application/x-ndjson" if path.startswith("/api/") else "text/event-stream"
+    kind = kind or ("application/x-ndjson" if path.startswith("/api/") else "text/event-stream")
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{fields}Transfer-Encoding: chunked\r\n\r\n".encode()
     request = post(path, json.dumps({"images": ["A" * 300_000], **asked, "model": "m"}).encode())
     go = asyncio.Queue[bytes]()
@@ -147,7 +166,9 @@ FAILED = {"type": "response.failed", "response": {"status": "failed", "error": {
     ],
 )
 async def test_an_answer_with_an_error_is_one_that_failed_however_it_ends(path: str, reads: list[bytes]) -> None:
-    assert (await seen(path, reads, stream=True))["finished"] == ["error"]
+    found = await seen(path, reads, stream=True)
+    assert found["finished"] == ["error"]
+    assert "tpot" not in found
 
 
 @pytest.mark.parametrize(
@@ -184,3 +205,45 @@ async def test_an_odd_line_does_not_make_an_answer_a_failed_one() -> None:
 async def test_loading_and_unloading_a_model_is_no_request(reason: str) -> None:
     found = await seen(GENERATE, [line(response="", done=True, done_reason=reason)])
     assert found == {"finished": [], "tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "streamed"),
+    [(GENERATE, {}, True), (OLLAMA_CHAT, {}, True), (GENERATE, {"stream": False}, False), (CHAT, {}, False),
+     (COMPLETIONS, {}, False), (RESPONSES, {}, False), (CHAT, {"stream": True}, True), (CHAT, {"stream": None}, False)],
+)  # fmt: skip
+async def test_whether_an_answer_of_another_type_is_a_stream_is_as_the_api_has_it(
+    path: str, asked: dict[str, Any], streamed: bool
+) -> None:
+    pieces = {
+        GENERATE: [line(response="a"), LAST], OLLAMA_CHAT: [said(content="a"), LAST],
+        RESPONSES: [sse({"type": "response.output_text.delta", "delta": "a"})],
+    }.get(path, [delta(content="a", finish="stop") + DONE])  # fmt: skip
+    found = await seen(path, pieces, kind="text/plain", **asked)
+    assert ("ttft" in found) is streamed
+
+
+async def test_time_runs_from_the_last_byte_of_the_request() -> None:
+    now = 0.0
+    got = bytearray()
+    go = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while len(got) < len(REQUEST):
+            got.extend(await reader.read(1000))
+        await go.wait()
+        writer.write(STREAM + token() + done() + END)
+
+    async with talking(on_connection(talk)) as url, proxied(url, clock=lambda: now) as proxy, asyncio.timeout(10):
+        reader, writer = await connect(proxy)
+        writer.write(REQUEST[:-5])
+        await until(lambda: len(got) == len(REQUEST) - 5)
+        now = 5.0
+        writer.write(REQUEST[-5:])
+        await until(lambda: len(got) == len(REQUEST))
+        now = 7.0
+        go.set()
+        await reader.readuntil(END)
+        writer.close()
+        for family in ("time_to_first_token", "request_duration"):
+            assert values(proxy, f"{family}_seconds")["m _sum"] == 2.0
