@@ -195,7 +195,8 @@ FAMILIES: tuple[Family, ...] = (
                 "vitals_kv_cache_capacity_tokens x vitals_kv_cache_bytes_per_token; absent for models with "
                 "sliding-window layers, which keep less of long contexts."),
     _arithmetic("decode_kv_share_ratio", "gauge", ("model",), "Arithmetic, not measurement: the share of a decode "
-                "step's bytes that are KV re-read at the present contexts and not weights, 0 to 1."),
+                "step's bytes that are KV re-read at the present contexts and not weights, 0 to 1; absent for a "
+                "mixture of experts that decodes a batch, because which experts that reads is not known."),
     _arithmetic("verdict", "gauge", ("model", "cause"), "1 for the cause that holds now, 0 for all others, judged by "
                 "llm-vitals from the last minute's readings (causes and what to change: docs/causes.md; the "
                 "evidence: llm-vitals explain). One that does not hold for 20 s yet is not shown."),
