@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-import time
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,13 +28,9 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """One GET: how it ended, the body where it ended well, and one line about it.
-
-    `duration` is in seconds, `size` in bytes after decompression.
-    """
+    """One GET: how it ended, the body where it ended well, and one line about it; `size` is in decompressed bytes."""
 
     outcome: Outcome
-    duration: float
     status: int | None = None
     text: str = ""
     size: int = 0
@@ -67,10 +62,9 @@ async def fetch(
 
     Never raises for the target's fault; a credential never follows a redirect to another origin.
     """
-    start = time.perf_counter()
 
     def ended(outcome: Outcome, detail: str, status: int | None = None) -> Fetched:
-        return Fetched(outcome, time.perf_counter() - start, status, detail=words.line(access.blank(detail, target)))
+        return Fetched(outcome, status, detail=words.line(access.blank(detail, target)))
 
     try:
         async with asyncio.timeout(deadline_s):
@@ -83,7 +77,7 @@ async def fetch(
         detail = f"{_place(URL(target.url))} gave no complete answer within {deadline_s:.3g} s; is it overloaded?"
         return ended(Outcome.TIMEOUT, detail)
     text = body.decode("utf-8", errors="replace")
-    return Fetched(Outcome.OK, time.perf_counter() - start, status, text, len(body))
+    return Fetched(Outcome.OK, status, text, len(body))
 
 
 async def _get(
