@@ -190,7 +190,7 @@ class TargetState:
     def _log_too_short(self, wait_s: float) -> None:
         """Say once that somebody was told a timeout of a reading that goes on, until one would have been in time."""
         if self._too_short is None and self.wanted:
-            text = "target %s did not answer within the %.3g s that a scraper had for it: raise its scrape_timeout"
+            text = "target %s did not answer within the %.3g s that it was waited for; is a scrape_timeout too short?"
             log.warning(text, self.target.name, wait_s)
         self._too_short = wait_s
 

@@ -82,7 +82,7 @@ async def test_each_scrape_that_says_down_has_counted_why_and_the_first_has_logg
             assert found["vitals_scrape_failures_total", "timeout"] == timeouts
             assert (await exporter.get("/-/ready"))[0] == 200
         assert slow.asked == {"/metrics": 1}
-        said = "target t0 did not answer within the 0.16 s that a scraper had for it: raise its scrape_timeout"
+        said = "target t0 did not answer within the 0.16 s that it was waited for; is a scrape_timeout too short?"
         assert caplog.messages == [said]
         slow.hold.set()
         slow.hold = None
