@@ -172,6 +172,26 @@ def test_how_many_contexts_fit_is_not_known_of_a_server_that_is_down_or_asleep(t
     tile({UP: "1x60"}, shown(state={"{}": q.NONE}))
 
 
+@pytest.mark.parametrize(
+    ("title", "series", "values", "number"),
+    [
+        ("Oldest last good probe", f"vitals_probe_last_success_timestamp_seconds{{{A}}}", "50x12", 10),
+        ("Share of a server's time", 'vitals_probe_share_ratio{target="a",backend="vllm"}', "0.01x12", 0.01),
+        ("Cold starts in the time range", f"vitals_probe_cold_total{{{A}}}", "3x12", 0),
+    ],
+)
+def test_a_tile_of_the_probes_shows_a_number_or_a_state_and_never_both(
+    title: str, series: str, values: str, number: float, tmp_path: Path
+) -> None:
+    def tile(series: dict[str, str], expected: list[dict[str, float]], at: str) -> None:
+        check_tile(tmp_path, series, title, expected, at, "probes.json")
+
+    gone = {UP: "1x12 stale", series: f"{values} stale"}
+    tile(gone, [{"{}": number}, {}], "1m")
+    tile(gone, [{}, {"{}": q.GONE}], "2m")
+    tile({UP: "1x60"}, [{}, {"{}": q.NONE}], "1m")
+
+
 def test_cold_loads_of_many_servers_are_of_those_with_most(tmp_path: Path) -> None:
     series = {f'vitals_probe_cold_total{{target="t{n}",backend="ollama",model="m"}}': f"0+{n}x120" for n in range(20)}
     cold = queries("probes.json", "Cold loads", "timeseries")[1]

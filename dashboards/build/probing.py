@@ -61,12 +61,16 @@ def _success() -> stat.Panel:
 
 def _now_or_none(text: Text, unit: str, series: str, expr: str, legend: str) -> stat.Panel:
     """Return a tile of `expr`, which is there if `series` is at the end of the time range."""
-    absent = f"absent({q.series(series, at=q.AT_END)}) + {q.NONE - 1}"
+    absent = f"absent({q.series(series, at=q.AT_END)})"
+    gone = f"absent({q.series('vitals_target_up', at=q.AT_END)}) + {q.GONE - 1}"
     return p.tile(
         text,
         unit,
-        [(Query(expr, legend), p.BLUE), (Query(absent, " "), p.GREY)],
-        p.states({f"{q.NONE}": ("none", p.GREY)}),
+        [
+            (Query(f"({expr})\nunless on () {absent}", legend), p.BLUE),
+            (Query(f"{gone}\nor {absent} + {q.NONE - 1}", " "), p.GREY),
+        ],
+        p.states({**tiles.STATES, f"{q.NONE}": ("none", p.GREY)}),
     )
 
 
