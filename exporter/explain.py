@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from exporter import words
 from exporter.physics import recorded
 from exporter.physics.explain import Explanation, explanation, text
 from exporter.values import without_credentials
@@ -60,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
     except ExplainError as error:
         sys.stderr.write(f"llm-vitals: {error}\n")
         return 1
-    sys.stdout.write(json.dumps(found, indent=2) + "\n" if options.json else "\n".join(map(text, found)))
+    shown = json.dumps(found, indent=2) + "\n" if options.json else "\n".join(map(text, found))
+    sys.stdout.write("\n".join(map(words.printable, shown.split("\n"))))
     return 0
 
 

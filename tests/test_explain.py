@@ -159,6 +159,17 @@ async def test_the_command_prints_words_or_json(fake: tuple[Fake, str], capsys: 
     assert json.loads(capsys.readouterr().out) == made.found
 
 
+async def test_what_a_server_calls_its_model_does_not_steer_the_terminal(
+    fake: tuple[Fake, str], capsys: pytest.CaptureFixture[str], rush: tuple[Mapping[str, Any], list[dict[str, Any]]]
+) -> None:
+    made, url = fake
+    made.found = [{**rush[0], "model": "a\x1b[2Jb"}]
+    assert await command("--exporter", url) == 0
+    out = capsys.readouterr().out
+    assert "a\ufffd[2Jb" in out
+    assert "\x1b" not in out
+
+
 async def test_the_command_asks_a_prometheus_about_a_time(
     fake: tuple[Fake, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
