@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dashboards.build.boards import render
 
+ROOT = Path(__file__).resolve().parent.parent
 BOARDS: dict[str, Any] = {name.removesuffix(".json"): json.loads(text) for name, text in render().items()}
 HOME = BOARDS["five-key-metrics"]
 
@@ -154,3 +157,28 @@ def test_what_the_time_to_the_first_token_goes_into_is_stacked() -> None:
 def test_all_that_can_be_chosen_is_a_variable() -> None:
     names = {variable["name"] for variable in HOME["templating"]["list"]}
     assert names >= {"datasource", "target", "backend", "model", "engine", "ttft_slo", "itl_slo", "quantile"}
+
+
+def test_a_row_of_the_fleet_leads_to_the_servers_own_board_and_to_the_exporters_page() -> None:
+    (table,) = (panel for panel in HOME["panels"] if panel["type"] == "table")
+    (links,) = (
+        item["value"]
+        for override in table["fieldConfig"]["overrides"]
+        for item in override["properties"]
+        if item["id"] == "links"
+    )
+    urls = [link["url"] for link in links]
+    assert urls[0].startswith(f"/d/{BOARDS['prefill-and-decode']['uid']}?")
+    assert "var-target=${__value.raw}" in urls[0]
+    assert "${__url_time_range}" in urls[0]
+    for variable in HOME["templating"]["list"]:
+        assert (variable["type"] != "query") == (f"${{{variable['name']}:queryparam}}" in urls[0])
+    assert urls[1] == "${exporter}/debug/${__value.raw}"
+
+
+def test_every_cause_of_the_verdict_has_its_words_in_the_fleet() -> None:
+    causes = yaml.safe_load((ROOT / "exporter/physics/causes.yml").read_text(encoding="utf-8"))
+    (table,) = (panel for panel in HOME["panels"] if panel["type"] == "table")
+    texts = json.dumps(table["fieldConfig"]["overrides"])
+    for cause in causes.values():
+        assert json.dumps(cause["title"]) in texts

@@ -287,31 +287,6 @@ def test_slo_thresholds_are_bucket_bounds_as_vllm_writes_them() -> None:
         assert variables[name]["current"]["value"] in options
 
 
-def test_a_row_of_the_fleet_leads_to_the_servers_own_board_and_to_the_exporters_page() -> None:
-    (table,) = (panel for panel in HOME["panels"] if panel["type"] == "table")
-    (links,) = (
-        item["value"]
-        for override in table["fieldConfig"]["overrides"]
-        for item in override["properties"]
-        if item["id"] == "links"
-    )
-    urls = [link["url"] for link in links]
-    assert urls[0].startswith(f"/d/{BOARDS['prefill-and-decode.json']['uid']}?")
-    assert "var-target=${__value.raw}" in urls[0]
-    assert "${__url_time_range}" in urls[0]
-    for variable in HOME["templating"]["list"]:
-        assert (variable["type"] != "query") == (f"${{{variable['name']}:queryparam}}" in urls[0])
-    assert urls[1] == "${exporter}/debug/${__value.raw}"
-
-
-def test_every_cause_of_the_verdict_has_its_words_in_the_fleet() -> None:
-    causes = yaml.safe_load((ROOT / "exporter/physics/causes.yml").read_text(encoding="utf-8"))
-    (table,) = (panel for panel in HOME["panels"] if panel["type"] == "table")
-    texts = json.dumps(table["fieldConfig"]["overrides"])
-    for cause in causes.values():
-        assert json.dumps(cause["title"]) in texts
-
-
 @each_board
 def test_alerts_restarts_and_model_loads_are_marked(board: Any) -> None:
     assert [mark["name"] for mark in board["annotations"]["list"]] == ["Alerts firing", "Restarts", "Model loads"]
