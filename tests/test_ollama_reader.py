@@ -300,6 +300,25 @@ async def test_a_silent_server_is_a_timeout_within_the_deadline() -> None:
     assert snapshot.duration < 2
 
 
+@pytest.mark.parametrize("hanging", [{"tags"}, {"show"}, {"tags", "show"}])
+async def test_what_is_asked_for_besides_takes_no_more_than_its_part_of_the_time(hanging: set[str]) -> None:
+    peer = Peer()
+
+    async def answer(request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name in hanging:
+            await asyncio.Event().wait()
+        body = peer.answers[name]
+        assert isinstance(body, bytes)
+        return web.Response(body=body)
+
+    async with serve({"/api/{name}": answer}) as target:
+        snapshot = await read_server(target, deadline=1.0)
+    assert snapshot.up
+    assert ("model_loaded", "gemma3:270m") in values(snapshot)
+    assert snapshot.duration < 0.9
+
+
 async def test_an_empty_403_is_told_as_the_refused_host_name_it_is() -> None:
     async def refuse(request: web.Request) -> web.Response:
         return web.Response(status=403)

@@ -65,7 +65,7 @@ class OllamaReader(AskingReader):
         version, ps, tags = await asyncio.gather(
             fetch(client, self._target, "/api/version", deadline=deadline),
             fetch_loaded(client, self._target, deadline),
-            self._refresh_installed(client, deadline),
+            self._refresh_installed(client, _half_way(deadline)),
             return_exceptions=True,
         )
         # The version's fault comes first: it tells best whether this is an Ollama at all.
@@ -77,7 +77,7 @@ class OllamaReader(AskingReader):
         if isinstance(tags, BaseException):
             raise tags
         self.loaded, answer = ps
-        await self._refresh_details(client, deadline)
+        await self._refresh_details(client, _half_way(deadline))
         return text, version.size + answer.size
 
     def _no_ollama(self, fault: BaseException) -> BaseException:
@@ -170,3 +170,8 @@ class OllamaReader(AskingReader):
                 add("model_parameters", details.parameters, model=name)
             add("model_expiry_timestamp_seconds", model.expires_at, model=name)
         return samples
+
+
+def _half_way(deadline: float) -> float:
+    """Return the middle of the time left: what was read must not be lost to what is only asked for besides."""
+    return (asyncio.get_running_loop().time() + deadline) / 2
