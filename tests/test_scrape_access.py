@@ -126,6 +126,17 @@ async def test_a_server_is_verified(tls: Tls, client_certificate: bool, why: str
         assert snapshot.up, snapshot.detail
 
 
+async def test_a_client_certificate_is_not_shown_to_the_other_origin_of_a_redirect() -> None:
+    tls = replace(CLIENT, insecure_skip_verify=True)
+    other = Recorder()
+    async with talking(other.talk, server_tls(client_certificate=True)) as elsewhere:
+        first = Recorder(f"{elsewhere}/metrics")
+        async with talking(first.talk, server_tls(client_certificate=True)) as url:
+            snapshot = await read(target(url, tls=tls))
+    assert (len(first.heads), other.heads) == (1, [])
+    assert "does it want tls.cert_file?" in snapshot.detail
+
+
 OTHER_CA = certifi.contents().partition("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
 
 

@@ -7,7 +7,7 @@ import os
 import ssl
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 from yarl import URL
@@ -103,6 +103,8 @@ async def _get(
             raise _FetchError(*explain(error, url)) from error
         if following.origin() != url.origin():
             headers, server_name = {"Accept": ACCEPT}, None
+            if target.tls.cert_file is not None:
+                tls = access.ssl_context(replace(target, tls=replace(target.tls, cert_file=None, key_file=None)))
         url = following
     raise AssertionError("the loop returns or raises")
 
