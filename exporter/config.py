@@ -121,11 +121,13 @@ def _from_document(document: Mapping[Any, Any], reading: Reading) -> Config:
     for index, item in enumerate(items):
         path = f"targets[{index}]"
         own = reading.section(Target, item, path)
-        if own is BAD or defaults is BAD:
+        if own is BAD:
             continue
-        keys = merge(defaults, own)
+        keys = merge({} if defaults is BAD else defaults, own)
         _complete(keys)
-        _check(keys, path, reading)
+        reading.require(Target, keys, path)
+        if defaults is not BAD:  # What excludes or needs each other may be in there.
+            _check(keys, path, reading)
         name = keys["name"]
         if name is not BAD and paths.setdefault(name, path) != path:
             reading.problem(f"{path}.name", f"{name!r} is also the name of {paths[name]}; give each its own")
@@ -148,8 +150,7 @@ def _complete(keys: Keys) -> None:
 
 
 def _check(keys: Keys, path: str, reading: Reading) -> None:
-    """Report what is missing and what excludes each other in one target."""
-    reading.require(Target, keys, path)
+    """Report what excludes or needs each other in one target."""
     given = [key for key in ("bearer_token", "bearer_token_file", "basic_auth") if keys.get(key) is not None]
     if len(given) > 1:
         reading.problem(path, f"{' and '.join(given)} exclude each other; keep one of them")

@@ -284,6 +284,16 @@ def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path: Path) -> 
     assert problems_of(tmp_path) == (f"{tmp_path}: cannot be read: Is a directory; {remedy}",)
 
 
+def test_defaults_that_are_none_hide_no_mistake_in_a_target(tmp_path: Path) -> None:
+    target = "{url: http://h, name: a, basic_auth: {username: u}}"
+    (tmp_path / "v.yml").write_text(f"defaults: 5\ntargets: [{target}, {{name: a}}]")
+    assert problems_of(tmp_path / "v.yml") == (
+        "defaults: expected a mapping, got a number",
+        "targets[1].url: missing; it has no default",
+        "targets[1].name: 'a' is also the name of targets[0]; give each its own",
+    )
+
+
 def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "v.yml").write_text(
         """
