@@ -2,8 +2,10 @@
 
 import base64
 import dataclasses
+import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aiohttp
@@ -93,6 +95,32 @@ async def test_skipping_verification_accepts_any_name_and_authority(get: Get, ht
 
 def test_http_has_no_tls_settings() -> None:
     assert ssl_context(target("http://h")) is None
+
+
+def test_targets_with_the_same_tls_settings_share_what_they_come_to_within_a_thread() -> None:
+    shared = ssl_context(target("https://a", tls=CLIENT))
+    assert ssl_context(target("https://b", tls=dataclasses.replace(CLIENT))) is shared
+    assert (
+        ssl_context(target("https://b", tls=dataclasses.replace(CLIENT, cert_file=None, key_file=None))) is not shared
+    )
+    assert ssl_context(target("https://b")) is ssl_context(target("https://c"))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(ssl_context, target("https://a", tls=CLIENT)).result() is not shared
+
+
+@pytest.mark.parametrize(("key", "name"), [("ca_file", "ca.pem"), ("cert_file", "peer.pem"), ("key_file", "peer.key")])
+def test_a_certificate_or_key_that_was_renewed_is_read_again(key: str, name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_bytes((PEM / name).read_bytes())
+    renewed = target(tls=dataclasses.replace(CLIENT, **{key: file}))  # type: ignore[arg-type] # any field's type
+    first = ssl_context(renewed)
+    assert ssl_context(renewed) is first
+    os.utime(file, ns=(1, 1))
+    second = ssl_context(renewed)
+    assert second is not first
+    file.unlink()
+    with pytest.raises(AccessError):
+        ssl_context(renewed)
 
 
 NONE = Path("/nonexistent/x.pem")

@@ -12,7 +12,7 @@ import aiohttp
 
 from exporter import access, words
 from exporter.backends import Backend
-from exporter.config import Target, Tls
+from exporter.config import Target
 from exporter.model import Outcome, Snapshot
 from exporter.relay import scrape
 from exporter.relay.memory import Memory
@@ -74,12 +74,10 @@ class PageTargetReader:
         """Read the target's page within `deadline_s` seconds."""
         at, start = time.time(), time.perf_counter()
         try:
-            self._tls = self._tls or access.ssl_context(self._target)
+            self._tls = access.ssl_context(self._target)
         except access.AccessError as error:
             return Snapshot(self._target.name, self.backend, Outcome.TLS, at, 0.0, str(error))
         fetched = await self._fetch(self._target.metrics_path, deadline_s)
-        if fetched.outcome in (Outcome.TLS, Outcome.TRUNCATED) and self._target.tls != Tls():
-            self._tls = None  # The files may have been renewed since they were read.
         page = Page(fetched.outcome, detail=fetched.detail)
         if fetched.outcome is Outcome.OK:
             page = self._pages.read(fetched.text)
