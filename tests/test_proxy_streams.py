@@ -142,9 +142,15 @@ async def test_a_packed_stream_is_stamped_as_it_is_unpacked() -> None:
     assert await seen(CHAT, reads, "Content-Encoding: gzip\r\n", stream=True) == stop(3, 1, (2, 2), 1)
 
 
-async def test_between_the_tokens_of_several_choices_there_is_no_latency() -> None:
-    reads = [delta(index, content="a") for index in (0, 1, 0, 1)] + [STOP + delta(1, finish="stop") + DONE]
-    found = await seen(CHAT, reads, stream=True, n=2)
+@pytest.mark.parametrize("asked", [{"n": 2}, {"prompt": ["a", "b"]}], ids=["n", "prompts"])
+@pytest.mark.parametrize(("path", "piece"), [(CHAT, {"delta": {"content": "a"}}), (COMPLETIONS, {"text": "a"})])
+async def test_between_the_tokens_of_several_choices_there_is_no_latency(
+    path: str, piece: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    reads = [sse({"choices": [{"index": index, **piece}]}) for index in (0, 1, 0, 1)]
+    # llama.cpp tells the counts of each choice apart.
+    reads.append(sse({"choices": [], "timings": {"predicted_n": 2}}) + DONE)
+    found = await seen(path, reads, stream=True, **asked)
     assert found == {"finished": ["stop"], "tokens": 4, "ttft": (1, 1)}
     assert await seen(CHAT, [A, B, STOP + DONE], stream=True, n=1) == stop(2, 1, (1, 1), 1)
 

@@ -137,3 +137,23 @@ async def test_load_and_context_are_seen_while_requests_run_and_go_with_their_cl
 async def test_a_model_that_is_not_listed_is_other(world: World) -> None:
     await post(world.proxy, "/v1/completions", body(world, model="gpt-9", max_tokens=3))
     assert world.value("requests_finished_total", model="other", reason="length") == 1
+
+
+@pytest.mark.parametrize("several", [{"n": 2}, {"prompt": ["The lighthouse keeper saw", "The lighthouse"]}])
+async def test_of_several_choices_all_tokens_are_counted_and_no_latency_between_them(
+    world: World, several: dict[str, object]
+) -> None:
+    names = ("generation_tokens_total", "time_per_output_token_seconds_count")
+    before = {name: world.value(name, model=world.model) for name in names}
+    status, *_ = await post(world.proxy, "/v1/completions", body(world, stream=True, **several))
+    assert status == 200
+    added = {name: world.value(name, model=world.model) - before[name] for name in names}
+    assert added == {"generation_tokens_total": 2 * TOKENS, "time_per_output_token_seconds_count": 0}
+
+
+async def test_the_responses_api_is_observed(world: World) -> None:
+    before = world.value("generation_tokens_total", model=world.model)
+    asked = {"model": world.model, "input": "Name a river.", "stream": True, "max_output_tokens": TOKENS}
+    status, *_ = await post(world.proxy, "/v1/responses", asked)
+    assert status == 200
+    assert 0 < world.value("generation_tokens_total", model=world.model) - before <= TOKENS
