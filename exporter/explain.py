@@ -83,7 +83,8 @@ def _present(client: httpx.Client, options: argparse.Namespace) -> list[Explanat
             known = ", ".join(sorted({item["target"] for item in answer}))
             raise ExplainError(f"no target is called {options.target!r}; there are: {known}")
         young = any(
-            item["verdict"]["cause"] == "unknown" and item["verdict"]["held_seconds"] < SETTLE for item in found
+            item["verdict"]["cause"] == "unknown" and item["verdict"]["held_seconds"] < SETTLE and not item.get("down")
+            for item in found
         )
         if not young or time.monotonic() > until:
             return found

@@ -226,6 +226,16 @@ async def test_an_exporter_that_found_no_server_is_told_so(
         assert capsys.readouterr().err == problem
 
 
+async def test_a_server_that_is_down_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    config = Config(DEFAULT_LISTEN, (Target("box", "http://127.0.0.1:1", "vllm"),))
+    async with running(config) as exporter:
+        await exporter.tried()
+        assert await command("--exporter", exporter.url) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "the target gave nothing: no connection to 127.0.0.1:1" in shown.out
+
+
 async def test_while_the_verdict_settles_it_says_so_once(
     fake: tuple[Fake, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

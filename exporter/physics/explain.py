@@ -24,6 +24,7 @@ def explanation(diagnosis: Diagnosis, context: int) -> Explanation:
         "backend": diagnosis.backend,
         "model": diagnosis.model,
         "at": diagnosis.at,
+        "down": diagnosis.down or None,
         "verdict": {
             "cause": cause.name,
             "title": cause.title,

@@ -52,7 +52,8 @@ class Diagnosis:
     """All that is known of one model now: the verdict with its evidence, and the figures around it.
 
     `since`: Unix time from which the cause is held.  `probe`: the last one, if any.  `alone`: the last
-    probe that was alone on the server.  `now`: the last minute, None before a second reading.
+    probe that was alone on the server.  `now`: the last minute, None before a second reading.  `down`: as in
+    View.
     """
 
     target: str
@@ -69,6 +70,7 @@ class Diagnosis:
     now: Stretch | None
     probe: Probed | None
     alone: Alone | None
+    down: str = ""
 
     @property
     def kv_share(self) -> float | None:

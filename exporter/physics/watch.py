@@ -212,7 +212,7 @@ class Watch:
         cause, since, seen = watch.judge(view)
         return Diagnosis(
             self._target.name, snapshot.backend, model, snapshot.at, cause, since, seen, known, self._bandwidth,
-            self._target.devices, watch.last, view.now, probe, watch.alone,
+            self._target.devices, watch.last, view.now, probe, watch.alone, view.down,
         )  # fmt: skip
 
     def _rendered_verdicts(self, backend: str) -> Mapping[str, str]:
