@@ -246,3 +246,12 @@ async def test_names_stay_known_while_the_server_does_not_tell_them(monkeypatch:
             await until(lambda times=times: asked >= times)  # type: ignore[misc]  # of the default
         await ask(proxy, post("/api/generate", b'{"model":"m"}'))
         assert values(proxy, "generation_tokens_total") == {"m": 1.0, "other": 2.0}
+
+
+@pytest.mark.parametrize(
+    "target", ["/api/generate?a=/b", "http://a:1/api/generate", "http://a:1/api/generate?a=http://b/"]
+)
+async def test_an_endpoint_is_known_by_its_path_in_whatever_form(target: str) -> None:
+    async with talking(replying(STREAM + token() + done() + END)) as url, proxied(url) as proxy:
+        await ask(proxy, post(target, GONE))
+        assert values(proxy, "requests_finished_total")["m stop"] == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -12,10 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import FIXTURES
+from tests.peers import talking
 from tests.proxying import (
     END,
+    ask,
     check,
     chunk,
+    finished,
+    on_connection,
+    proxied,
+    recorded,
+    values,
 )
 
 RECORDINGS: list[dict[str, Any]] = [
@@ -109,3 +117,37 @@ def test_any_message_passes_byte_by_byte(
 async def test_a_request_line_passes_as_it_is(request_line: str) -> None:
     request = f"{request_line}\r\nHost: gpu.example:11435\r\naCCept:*/*\r\nA: 1\r\nA:  2 \r\n\r\n".encode()
     await check([request], [b"HTTP/1.1 200 OK\r\nSet-Cookie: a\r\nset-cookie: b\r\nContent-Length: 0\r\n\r\n"])
+
+
+def told(recording: dict[str, Any]) -> tuple[str, int]:
+    """Return how a recorded answer says that it ended, and its tokens: the server's count, else its pieces of text."""
+    head, _, body = recording["response"].partition("\n\n")
+    status = int(head.split()[1])
+    if status != 200:
+        return ("overload" if status == 503 else "error"), 0
+    lines = [line.removeprefix("data: ") for line in body.splitlines() if line and line != "data: [DONE]"]
+    rows = [json.loads(line) for line in lines]
+    reason, count, pieces = "error", None, 0
+    for row in rows:
+        choice: dict[str, Any] = next(iter(row.get("choices", [])), {})
+        message = choice.get("delta") or row.get("message") or {}
+        pieces += any((row.get("response"), choice.get("text"), message.get("content"), message.get("reasoning"),
+                       message.get("thinking"), row.get("thinking")))  # fmt: skip
+        reason = row.get("done_reason") or choice.get("finish_reason") or reason
+        count = row.get("eval_count") or (row.get("usage") or {}).get("completion_tokens") or count
+        if "error" in row:
+            reason = "error"
+    return reason, pieces if count is None else count
+
+
+GENERATED = [r for r in RECORDINGS if re.match(r"POST /(api/(generate|chat)|v1/(chat/)?completions) ", r["request"])]
+
+
+@pytest.mark.parametrize("recording", GENERATED, ids=lambda recording: recording["name"])
+async def test_a_recorded_answer_is_counted_as_its_server_counts_it(recording: dict[str, Any]) -> None:
+    request, answer = on_the_wire(recording)
+    async with talking(on_connection(recorded(answer, bytearray(), len(request)))) as url, proxied(url) as proxy:
+        await ask(proxy, request)
+        reason, tokens = told(recording)
+        assert finished(proxy) == ({} if reason == "load" else {reason: 1})
+        assert sum(values(proxy, "generation_tokens_total").values()) == tokens
