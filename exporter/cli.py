@@ -29,11 +29,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     logs.set_up(options.log_level, options.log_format)
     try:
         command = options.begin(options)
+        sys.stdout.flush()
     except ConfigError as error:
         for problem in error.problems:
             print(f"llm-vitals: {problem}", file=sys.stderr)
         return BAD_CONFIG
+    except BrokenPipeError:
+        return _unheard()
     return command if isinstance(command, int) else asyncio.run(_to_the_end(command))
+
+
+def _unheard() -> int:
+    """Give up: who read our output has gone, as `head` does.  Python would complain at its end of what is unwritten."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 # Each command imports its own modules when it runs: a scrape should not pay for a demo.
@@ -97,8 +106,11 @@ async def _to_the_end(command: Coroutine[None, None, int]) -> NoReturn:
 
     The look-up of a name can hang in a thread that cannot be cancelled, and Python would wait for it to return.
     """
-    code = await command
-    sys.stdout.flush()
+    try:
+        code = await command
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _unheard()
     logging.shutdown()
     os._exit(code)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 from exporter.cli import main
 from exporter.config import load
 from exporter.export import BUNDLE
+from tests.program import COMMAND
 from tests.readme import ROOT
 
 Document = dict[str, Any]
@@ -233,3 +235,13 @@ def test_each_dashboard_is_in_a_config_map_that_the_sidecar_finds(exported: Path
         assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
         # kubectl apply keeps a copy in an annotation, and annotations end at 256 KiB.
         assert len(json.dumps(board)) < 2**18, f"{board['metadata']['name']} needs kubectl apply --server-side"
+
+
+@pytest.mark.parametrize("command", [["export", "{folder}"], ["check"]])
+def test_a_reader_that_goes_ends_a_command_without_a_complaint(command: list[str], tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    arguments = [argument.format(folder=tmp_path) for argument in command]
+    done = subprocess.run([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE, timeout=60, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")

@@ -68,7 +68,8 @@ class Report:
         """Return the table and the sentence."""
         columns = {kind: self.figures(kind) for kind in self.results}
         count = len(next(iter(self.results.values())))
-        lines = [f"{self.model} on {self.engine} at {self.url}; {count} probes a size", ""]
+        probes = "1 probe" if count == 1 else f"{count} probes"
+        lines = [f"{self.model} on {self.engine} at {self.url}; {probes} a size", ""]
         lines.append(f"{'prompt':<24}" + "".join(f"{kind:>14}" for kind in columns))
         for key in next(iter(columns.values())):
             values = [figures[key] for figures in columns.values()]
