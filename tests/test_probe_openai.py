@@ -83,6 +83,13 @@ async def test_a_vllm_is_asked_for_a_full_answer_behind_all_others() -> None:
     assert "keep_alive" not in body
 
 
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x1b[2J", "x" * 600])
+async def test_a_name_that_can_be_no_label_is_not_probed(name: str) -> None:
+    fake = Fake(row(name), row("m"))
+    await fake.prober().turn()
+    assert fake.models_asked() == {"m"}
+
+
 async def test_another_engine_is_not_asked_with_vllms_priority() -> None:
     fake = Fake(row("m"))
     await fake.prober(backend="llama.cpp").turn()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+from exporter import words
 from exporter.access import AccessError
 from exporter.settings import Target
 
@@ -75,5 +76,5 @@ async def fetch_names(target: Target) -> frozenset[str] | None:
             rows = content.get(rows_key) if isinstance(content, dict) else None
             if isinstance(rows, list):
                 names = (row.get(name_key) for row in rows if isinstance(row, dict))
-                return frozenset(name for name in names if isinstance(name, str))
+                return frozenset(name for name in names if words.is_name(name))
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from exporter import words
 from exporter.backends.ollama_api import ApiError, count, fetch
 from exporter.model import Outcome
 from exporter.probe.dialects.lines import mapping
@@ -67,7 +68,7 @@ class OpenAIHost:
         roots: set[str] = set()
         for row in rows:
             name = row.get("id") if isinstance(row, dict) else None
-            if not isinstance(name, str) or not name:
+            if not words.is_name(name):
                 continue
             root = str(row.get("root") or name)
             if models or (root not in roots and not row.get("parent")):
