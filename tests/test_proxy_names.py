@@ -19,4 +19,4 @@ async def test_only_names_that_can_be_labels_are_taken_from_the_list() -> None:
     app.router.add_get("/v1/models", models)
     async with TestServer(app) as server:
         target = Target("box", str(server.make_url("")).rstrip("/"), "openai")
-        assert await fetch_names(target) == {"qwen3:8b"}
+        assert await fetch_names(target) == frozenset({"qwen3:8b"})
