@@ -22,7 +22,7 @@ CHUNKED = -2
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([!-~\x80-\xff]+) HTTP/1\.([01])")
 _TARGET = re.compile(rb"([A-Za-z][A-Za-z0-9+.-]*://[^/?#]*|)(.*)")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n]*)?")
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\0\r\n]*?)[ \t]*")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]++):([^\0\r\n]*+)")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\0\r\n]*)?\r\n")
 
 _OURS = frozenset((b"close", b"keep-alive", b"upgrade", b"te"))
@@ -187,7 +187,7 @@ def _fields(lines: list[bytes]) -> Iterator[Field]:
         match = _FIELD.fullmatch(line)
         if match is None:
             raise BadMessageError("a header line is no field")
-        yield Field(match[1].lower(), match[2], line + b"\r\n")
+        yield Field(match[1].lower(), match[2].strip(b" \t"), line + b"\r\n")
 
 
 def _length(values: set[bytes]) -> int | None:
