@@ -96,11 +96,11 @@ FAMILIES: tuple[Family, ...] = (
              "per request and engine step, also when a step brings several tokens by speculative decoding; a "
              "preemption's wait is inside (vllm:inter_token_latency_seconds, before 0.10.2 "
              "vllm:time_per_output_token_seconds). Through a proxy: the time between network reads with text, split "
-             "evenly over the pieces of one read."),
+             "evenly over the pieces of one read; none of a request for several answers at once."),
     _relayed("time_per_output_token_seconds", "histogram", _ENGINE, "Time per output token (TPOT): a finished "
              "request's mean, decode time / (tokens - 1); 0 for a request of one token "
              "(vllm:request_time_per_output_token_seconds). Through a proxy: tokens by the server's count, else pieces "
-             "of text."),
+             "of text; none of a request for several answers at once."),
     _relayed("request_duration_seconds", "histogram", _ENGINE, "End-to-end time of a finished request "
              "(vllm:e2e_request_latency_seconds). Through a proxy: from the request's last byte to the answer's, of "
              "those that ended with stop or length, and of embeddings."),
@@ -141,7 +141,7 @@ FAMILIES: tuple[Family, ...] = (
              "and not computed (vllm:prompt_tokens_cached_total). Through a proxy: by the server's count, where it "
              "tells one."),
     _relayed("generation_tokens_total", "counter", _ENGINE, "Tokens generated (vllm:generation_tokens_total). "
-             "Through a proxy: by the server's count, else the pieces of text seen."),
+             "Through a proxy: each piece of text as it comes, and at the end what the server counted beyond them."),
     _relayed("requests_finished_total", "counter", (*_ENGINE, "reason"), "Requests finished, by the engine's "
              "reason: stop, length, abort, error, repetition (vllm:request_success_total, which counts aborts and "
              "errors too). Through a proxy: stop, length, error, client_gone, overload."),

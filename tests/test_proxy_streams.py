@@ -135,6 +135,32 @@ async def test_each_piece_of_text_is_a_token_whatever_comes_with_it(
     assert await seen(path, reads, stream=True) == wanted
 
 
+async def test_tokens_count_as_they_come_and_what_else_the_server_counted_at_the_end() -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    request = post(GENERATE, b'{"model":"m"}')
+    go = asyncio.Queue[bytes]()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(request))
+        writer.write(head)
+        while piece := await go.get():
+            writer.write(piece)
+
+    reads = [(line(response="a"), 1), (line(response="b") * 2, 3), (line(response="", done=True, eval_count=5), 3)]
+    async with talking(on_connection(talk)) as url, proxied(url) as proxy, asyncio.timeout(10):
+        reader, writer = await connect(proxy)
+        writer.write(request)
+        assert await reader.readexactly(len(head)) == head
+        for read, tokens in reads:
+            await go.put(chunk(read))
+            assert await reader.readexactly(len(chunk(read))) == chunk(read)
+            assert values(proxy, "generation_tokens_total")["m"] == tokens
+        await go.put(END)
+        assert await reader.readexactly(len(END)) == END
+        assert values(proxy, "generation_tokens_total")["m"] == 5
+        writer.close()
+
+
 async def test_a_packed_stream_is_stamped_as_it_is_unpacked() -> None:
     packer = zlib.compressobj(wbits=31)
     reads = [packer.compress(piece) + packer.flush(zlib.Z_SYNC_FLUSH) for piece in (A, B, C)]

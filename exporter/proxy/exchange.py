@@ -220,6 +220,7 @@ class Generation(Embedding):
             numbers.itl.observe((at - self._last_at) / pieces, pieces)
         self._last_at = at
         self._pieces += pieces
+        numbers.generation_tokens += pieces
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Usage):
@@ -250,7 +251,8 @@ class Generation(Embedding):
             numbers.count_prompt(usage.prompt_tokens, self._size)
         if usage.cached_tokens is not None:
             numbers.cached_tokens = (numbers.cached_tokens or 0) + usage.cached_tokens
-        numbers.generation_tokens += self._output
+        # Those that came were counted as they came: a rate of what is counted at the end jumps.
+        numbers.generation_tokens += max(self._output - self._pieces, 0)
 
     def _count_times(self, numbers: ModelNumbers, duration: float) -> None:
         """Count what is known at the end.
