@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -18,6 +19,16 @@ ENGINE_PAGES = [page for engine in PAGES for page in sorted((FIXTURES / engine).
 @pytest.fixture
 def fixtures() -> Path:
     return FIXTURES
+
+
+@pytest.fixture(autouse=True)
+def logging_as_python_has_it() -> None:
+    """Undo what a command that an earlier test ran in this process has set up."""
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if type(handler) is logging.StreamHandler]:
+        root.removeHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("exporter").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -168,7 +168,7 @@ def test_every_episode_has_a_load_for_both_servers() -> None:
         assert isinstance(episode, Episode)
         assert set(episode.loads) == {"vllm", "ollama"}
     assert [episode.name for episode in episodes.choose(None)] == [
-        "calm", "busy", "huge-prompt", "kv-exhausted", "recovered", "killed", "cold-start",
+        "calm", "busy", "huge-prompt", "kv-exhausted", "recovered", "speculative", "killed", "cold-start",
     ]  # fmt: skip
     with pytest.raises(ValueError, match="no episode is called 'x'; there are calm, busy"):
         episodes.choose("x")
