@@ -1,10 +1,11 @@
 """What the pass-through proxy adds to a stream, against direct access and against nginx as a plain reverse proxy.
 
 Server, clients, proxy and nginx are processes of their own on this machine, and the three ways are measured in turn
-in one run, so the differences and ratios hold where the absolute times do not; a figure is the median of the rounds, so
-that a round in which the machine did something else does not count.  The proxy is the whole exporter, which is scraped
-as often as by the Prometheus of docker-compose.yml.  The comparison needs nginx (apt-get install
-nginx-light).  On a machine that has other work, `chrt -f 10 python -m bench proxy` keeps that out of the figures.
+in one run, so the ratios hold where the times do not.  A figure of delay is a quantile of one round; printed are the
+median of the rounds, and the lowest, which is the way's own where the machine did nothing else meanwhile.  The proxy is
+the whole exporter, which is scraped as often as by the Prometheus of docker-compose.yml.  The comparison needs nginx
+(apt-get install nginx-light).  On a machine that has other work, `chrt -f 10 python -m bench proxy` keeps that out of
+the figures, as far as it is not another machine's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,16 +92,15 @@ def _delays(ways: Sequence[Way], rounds: int, seconds: float) -> None:
     print(
         f"32 streams of 50 tokens/s each, {rounds} rounds of {seconds:g} s; ms, and what the way adds to direct access"
     )
-    print(f"{'':>13} {'TTFT p50':>17} {'TTFT p99':>17} {'chunk p50':>17} {'chunk p99':>17}")
-    direct = seen["direct"]
-    for name, found in seen.items():
-        added = [[one - base for one, base in zip(*pair, strict=True)] for pair in zip(found, direct, strict=True)]
-        cells = zip(_medians(found), _medians(added), strict=True)
-        print(f"{name:>13} " + " ".join(f"{value:>8.3f} {more:>+8.3f}" for value, more in cells))
-    if "nginx" in seen:
-        both = zip(seen["proxy"], seen["nginx"], strict=True)
-        ratios = _medians([[one / other for one, other in zip(*pair, strict=True)] for pair in both])
-        print("proxy / nginx" + " ".join(f"{ratio:>18.2f}" for ratio in ratios))
+    for title, pick in (("median of the rounds", statistics.median), ("lowest of the rounds", min)):
+        figures = {name: _by_column(found, pick) for name, found in seen.items()}
+        print(f"{title:<22} {'TTFT p50':>17} {'TTFT p99':>17} {'chunk p50':>17} {'chunk p99':>17}")
+        for name, found in figures.items():
+            cells = zip(found, figures["direct"], strict=True)
+            print(f"{name:>22} " + " ".join(f"{value:>8.3f} {value - base:>+8.3f}" for value, base in cells))
+        if "nginx" in figures:
+            ratios = [one / other for one, other in zip(figures["proxy"], figures["nginx"], strict=True)]
+            print(f"{'proxy / nginx':>22} " + " ".join(f"{ratio:>17.2f}" for ratio in ratios))
 
 
 def _throughput(ways: Sequence[Way], rounds: int) -> None:
@@ -141,12 +141,11 @@ def _memory(ways: Sequence[Way]) -> None:
 
 def _slow_client(way: Way, rounds: int, seconds: float) -> None:
     lines = int(seconds / 0.02)
-    alone, beside = _medians(
-        [
-            [_quantile(asyncio.run(peers.load(way.port, 32, lines, 0.02, stalled=n)).delays, 0.99) for n in (0, 8)]
-            for _ in range(rounds)
-        ]
-    )
+    seen = [
+        [_quantile(asyncio.run(peers.load(way.port, 32, lines, 0.02, stalled=n)).delays, 0.99) for n in (0, 8)]
+        for _ in range(rounds)
+    ]
+    alone, beside = _by_column(seen, statistics.median)
     print(
         f"chunk p99 of 32 streams alone {alone:.3f} ms, beside 8 clients that read nothing of an endless answer "
         f"{beside:.3f} ms"
@@ -233,9 +232,8 @@ def _quantile(values: Sequence[int], q: float) -> float:
     return sorted(values)[min(int(q * len(values)), len(values) - 1)] / 1e6
 
 
-def _medians(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """Return the median of each column."""
-    return [statistics.median(column) for column in zip(*rounds, strict=True)]
+def _by_column(rounds: Sequence[Sequence[float]], pick: Callable[[Sequence[float]], float]) -> list[float]:
+    return [pick(column) for column in zip(*rounds, strict=True)]
 
 
 def _rss(pid: int | None) -> int:
