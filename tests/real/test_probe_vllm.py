@@ -15,8 +15,8 @@ from tests.real.conftest import Vllm
 pytestmark = pytest.mark.timeout(1800)
 
 SHAPE = ["--num-prompts", "8", "--max-concurrency", "1", "--random-input-len", "200", "--random-output-len", "32"]
-ATTEMPTS = 3
-"""Another program that takes a core for a second during one of the two measurements is not the probes' fault."""
+ATTEMPTS = 6
+"""Another program, or another machine of the same host, that slows one of the two is not the probes' fault."""
 
 
 def by_probes(url: str) -> dict[str, float]:
