@@ -66,15 +66,17 @@ def playing(folder: Path) -> Iterator[str]:
     ]  # fmt: skip
     url = f"http://{at['prometheus']}"
     with contextlib.ExitStack() as started:
-        # First of all: what it has not seen at zero has not risen to one.
+        # The servers come last: what Prometheus has not seen at zero has not risen to one.
         first = started.enter_context(process(prometheus, folder / "prometheus.log"))
-        wait_until("Prometheus is ready", lambda: "Ready" in get(f"{url}/-/ready"), 60, first)
         started.enter_context(_broken(ports["broken"]))
+        started.enter_context(process(exporter, folder / "exporter.log"))
+        absent = 'vitals_target_up{target="ollama"} == 0'
+        wait_until("Prometheus reads the exporter", lambda: bool(query(url, absent)), 60, first)
         servers = started.enter_context(process(simulators[0], folder / "vllm.log"))
         started.enter_context(process(simulators[1], folder / "ollama.log"))
-        started.enter_context(process(exporter, folder / "exporter.log"))
         preempted = "max(max_over_time(target_model:vitals_preemptions:rate5m[5m])) > 0"
-        back = "min(min_over_time(vitals_target_up[5m])) == 0 and min(vitals_target_up) == 1"
+        # It came, was restarted, was killed, and is back each time.
+        back = 'max(changes(vitals_target_up{target="vllm"}[5m])) >= 5 and min(vitals_target_up) == 1'
         drafted = "max(max_over_time(rate(vitals_spec_decode_accepted_tokens_total[4s])[5m:1s])) > 0"
         probed = (
             "count(target_model:vitals_probe_time_to_first_token_seconds:p50_bounded_rate5m) == 2"
