@@ -32,11 +32,17 @@ def logging_as_python_has_it() -> None:
 
 
 @pytest.fixture
-def typed(request: pytest.FixtureRequest) -> str:
-    """The command of README.md that the test runs: the first one in its mark `readme`."""
+def commands(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The commands of README.md that the test runs: those in its mark `readme`."""
     mark = request.node.get_closest_marker("readme")
     assert mark is not None
-    return str(mark.args[0])
+    return tuple(map(str, mark.args))
+
+
+@pytest.fixture
+def typed(commands: tuple[str, ...]) -> str:
+    """The first of them."""
+    return commands[0]
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from exporter.proxy.observing import ObservingProxy
 from tests.peers import talking
 from tests.proxying import (
     END,
@@ -62,9 +63,17 @@ LAST = line(response="", done=True, done_reason="stop")
 
 
 async def seen(
-    path: str, reads: Sequence[bytes], fields: str = "", kind: str = "", **asked: object
+    path: str,
+    reads: Sequence[bytes],
+    fields: str = "",
+    kind: str = "",
+    after: Callable[[ObservingProxy], None] = lambda proxy: None,
+    **asked: object,
 ) -> dict[str, object]:
-    """Return how a request finished, its tokens, and count and sum of its latencies as far as there are any."""
+    """Return how a request finished, its tokens, and count and sum of its latencies as far as there are any.
+
+    `after` is called after each of the reads.
+    """
     now = 0.0
     kind = kind or ("application/x-ndjson" if path.startswith("/api/") else "text/event-stream")
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n{fields}Transfer-Encoding: chunked\r\n\r\n".encode()
@@ -85,6 +94,7 @@ async def seen(
             now += 1
             await go.put(chunk(read))
             assert await reader.readexactly(len(chunk(read))) == chunk(read)
+            after(proxy)
         await go.put(END)
         assert await reader.readexactly(len(END)) == END
         writer.close()
@@ -136,29 +146,14 @@ async def test_each_piece_of_text_is_a_token_whatever_comes_with_it(
 
 
 async def test_tokens_count_as_they_come_and_what_else_the_server_counted_at_the_end() -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
-    request = post(GENERATE, b'{"model":"m"}')
-    go = asyncio.Queue[bytes]()
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(len(request))
-        writer.write(head)
-        while piece := await go.get():
-            writer.write(piece)
-
-    reads = [(line(response="a"), 1), (line(response="b") * 2, 3), (line(response="", done=True, eval_count=5), 3)]
-    async with talking(on_connection(talk)) as url, proxied(url) as proxy, asyncio.timeout(10):
-        reader, writer = await connect(proxy)
-        writer.write(request)
-        assert await reader.readexactly(len(head)) == head
-        for read, tokens in reads:
-            await go.put(chunk(read))
-            assert await reader.readexactly(len(chunk(read))) == chunk(read)
-            assert values(proxy, "generation_tokens_total")["m"] == tokens
-        await go.put(END)
-        assert await reader.readexactly(len(END)) == END
-        assert values(proxy, "generation_tokens_total")["m"] == 5
-        writer.close()
+    tokens = []
+    found = await seen(
+        GENERATE,
+        [line(response="a"), line(response="b") * 2, line(response="", done=True, done_reason="stop", eval_count=5)],
+        after=lambda proxy: tokens.append(values(proxy, "generation_tokens_total")["m"]),
+    )
+    assert tokens == [1, 3, 3]
+    assert found["tokens"] == 5
 
 
 async def test_a_packed_stream_is_stamped_as_it_is_unpacked() -> None:

@@ -28,8 +28,8 @@ class OpenAIReader(AskingReader):
         if not isinstance(rows, list):
             detail = f"{self._target.url}{PATH} lists no models; correct `url` or `backend`"
             raise ApiError(Outcome.NOT_LLM_SERVER, detail)
-        models = dict(_models(rows))
-        lengths = {model: _context(row) for model, row in models.items()}
+        models = dict(models_of(rows))
+        lengths = {model: context_length(row) for model, row in models.items()}
         samples = [
             Sample(_CONTEXT, _CONTEXT, (("model", model),), repr(length)) for model, length in lengths.items() if length
         ]
@@ -37,14 +37,15 @@ class OpenAIReader(AskingReader):
         return Told(answer.size, samples, facts)
 
 
-def _models(rows: list[object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+def models_of(rows: list[object]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    """Yield the models of /v1/models' `data` whose names can be labels, each with its row."""
     for row in rows:
         if isinstance(row, dict) and words.is_name(model := row.get("id")):
             yield model, row
 
 
-def _context(row: Mapping[str, object]) -> int | None:
-    """Return the context length by vLLM's key or llama.cpp's, whose is a slot's."""
+def context_length(row: Mapping[str, object]) -> int | None:
+    """Return a row's context length in tokens, by vLLM's key or llama.cpp's, whose is a slot's; None if not told."""
     return count(row.get("max_model_len")) or count(_meta(row).get("n_ctx"))
 
 

@@ -130,11 +130,9 @@ class TestVllmOnTheHost:
     "curl -s http://127.0.0.1:11434/api/ps",
 )
 def test_what_the_troubleshooting_table_says_can_be_typed_and_answers(
-    request: pytest.FixtureRequest, shared: Stack, tmp_path: Path
+    commands: tuple[str, ...], shared: Stack, tmp_path: Path
 ) -> None:
-    mark = request.node.get_closest_marker("readme")
-    assert mark is not None
-    logs, grafana, again, metrics, targets, loaded = mark.args
+    logs, grafana, again, metrics, targets, loaded = commands
     with hosts.ollama(tmp_path) as port:
         shared.up(OLLAMA_URL=f"{HOST}:{port}")
         assert "serving on" in shared.typed(logs)
@@ -156,11 +154,9 @@ def plainly(command: str) -> str:
 @pytest.mark.readme(
     "docker compose --profile alerts up -d", "docker compose --profile alerts restart prometheus alertmanager"
 )
-def test_with_alerts_prometheus_has_rules_and_tells_alertmanager(request: pytest.FixtureRequest) -> None:
+def test_with_alerts_prometheus_has_rules_and_tells_alertmanager(commands: tuple[str, ...]) -> None:
     services()
-    mark = request.node.get_closest_marker("readme")
-    assert mark is not None
-    start, restart = mark.args
+    start, restart = commands
     with stack("llm-vitals-test-alerts") as made:
         made.typed(start, "--wait", "exporter", "prometheus", "alertmanager")
         api = f"{made.url('prometheus')}/api/v1"
@@ -236,11 +232,9 @@ def test_what_runs_has_no_more_rights_memory_and_log_than_it_needs(shared: Stack
 
 
 @pytest.mark.readme("docker compose --profile demo up -d", "docker compose --profile demo down")
-def test_the_demo_shows_both_engines_within_a_minute_and_ends(request: pytest.FixtureRequest) -> None:
+def test_the_demo_shows_both_engines_within_a_minute_and_ends(commands: tuple[str, ...]) -> None:
     services()
-    mark = request.node.get_closest_marker("readme")
-    assert mark is not None
-    begin, end = mark.args
+    begin, end = commands
     with stack("llm-vitals-test-demo") as demo:
         demo.typed(begin, "--wait", "exporter", "prometheus", "demo")
         prometheus = demo.url("prometheus")

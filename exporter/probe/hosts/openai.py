@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import httpx
 
-from exporter import words
-from exporter.backends.ollama_api import ApiError, count, fetch
+from exporter.backends.ollama_api import ApiError, fetch
+from exporter.backends.openai import context_length, models_of
 from exporter.model import Outcome
-from exporter.probe.dialects.lines import mapping
 from exporter.probe.hosts import Model, wanted
 from exporter.settings import Target
 
@@ -66,16 +65,11 @@ class OpenAIHost:
         models = self._target.probe.models
         found: dict[str, Model] = {}
         roots: set[str] = set()
-        for row in rows:
-            name = row.get("id") if isinstance(row, dict) else None
-            if not words.is_name(name):
-                continue
+        for name, row in models_of(rows):
             root = str(row.get("root") or name)
             if models or (root not in roots and not row.get("parent")):
                 roots.add(root)
-                # vLLM's key, and where llama.cpp tells what a slot has.
-                context = count(row.get("max_model_len")) or count(mapping(row, "meta").get("n_ctx"))
-                found[name] = Model(name, identity, context, why_not)
+                found[name] = Model(name, identity, context_length(row), why_not)
         # One that the server does not have is probed all the same, so that the mistake shows as a failure.
         missing = [name for name in models if not any(wanted(known, (name,)) for known in found)]
         return found | {name: Model(name, identity, why_not=why_not) for name in missing}
