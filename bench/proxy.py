@@ -11,7 +11,6 @@ the figures, as far as it is not another machine's.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import multiprocessing
 import os
@@ -21,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -81,26 +81,29 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _delays(ways: Sequence[Way], rounds: int, seconds: float) -> None:
-    """Print how much later the first line and each line arrive with 32 streams of 50 lines/s."""
+    """Print how much later the first line and each other line arrive with 32 streams of 50 lines/s."""
     lines = int(seconds / 0.02)
     seen: dict[str, list[tuple[float, ...]]] = {way.name: [] for way in ways}
     for _ in range(rounds):
         for way in ways:
-            many = asyncio.run(peers.load(way.port, 32, lines, 0.02)).delays
-            first = asyncio.run(peers.load(way.port, 1, 1, 0.0, times=300)).first
-            seen[way.name].append(tuple(_quantile(values, q) for values in (first, many) for q in (0.5, 0.99)))
+            first = peers.load(way.port, 1, 1, 0.0, times=300).first
+            spread = peers.load(way.port, 32, lines, 0.02).delays
+            in_step = peers.load(way.port, 32, lines, 0.02, in_step=True).delays
+            seen[way.name].append(tuple(_quantile(one, q) for one in (first, spread, in_step) for q in (0.5, 0.99)))
     print(
-        f"32 streams of 50 tokens/s each, {rounds} rounds of {seconds:g} s; ms, and what the way adds to direct access"
+        f"32 streams of 50 tokens/s each, {rounds} rounds of {seconds:g} s; ms, and what is added to direct access;\n"
+        "the streams' chunks come at even distances, or in step: all at once, as from a server that batches"
     )
+    columns = [f"{what} {q}" for what in ("TTFT", "chunk", "in step") for q in ("p50", "p99")]
     for title, pick in (("median of the rounds", statistics.median), ("lowest of the rounds", min)):
         figures = {name: _by_column(found, pick) for name, found in seen.items()}
-        print(f"{title:<22} {'TTFT p50':>17} {'TTFT p99':>17} {'chunk p50':>17} {'chunk p99':>17}")
+        print(f"{title:<20}" + "".join(f"{column:>16}" for column in columns))
         for name, found in figures.items():
             cells = zip(found, figures["direct"], strict=True)
-            print(f"{name:>22} " + " ".join(f"{value:>8.3f} {value - base:>+8.3f}" for value, base in cells))
+            print(f"{name:>20}" + "".join(f"{value:>8.3f}{value - base:>+8.3f}" for value, base in cells))
         if "nginx" in figures:
             ratios = [one / other for one, other in zip(figures["proxy"], figures["nginx"], strict=True)]
-            print(f"{'proxy / nginx':>22} " + " ".join(f"{ratio:>17.2f}" for ratio in ratios))
+            print(f"{'proxy / nginx':>20}" + "".join(f"{ratio:>16.2f}" for ratio in ratios))
 
 
 def _throughput(ways: Sequence[Way], rounds: int) -> None:
@@ -112,7 +115,7 @@ def _throughput(ways: Sequence[Way], rounds: int) -> None:
             best = 0.0
             for _ in range(rounds):
                 start = time.monotonic()
-                seen = asyncio.run(peers.load(way.port, streams, lines, 0.0))
+                seen = peers.load(way.port, streams, lines, 0.0)
                 best = max(best, seen.lines / (time.monotonic() - start))
                 if seen.lines != streams * lines:
                     raise RuntimeError(f"{way.name}: {seen.lines} of {streams * lines} lines arrived")
@@ -125,24 +128,21 @@ def _throughput(ways: Sequence[Way], rounds: int) -> None:
 def _memory(ways: Sequence[Way]) -> None:
     """Print how much a stream takes, from 256 idle ones."""
 
-    async def with_streams(way: Way) -> float:
-        task = asyncio.create_task(peers.load(way.port, 256, 8, 0.5))
-        await asyncio.sleep(2.5)
-        held = _rss(way.pid)
-        await task
-        return held
-
     for way in ways:
         if way.pid is not None:
             before = _rss(way.pid)
-            held = asyncio.run(with_streams(way))
+            clients = threading.Thread(target=peers.load, args=(way.port, 256, 8, 0.5))
+            clients.start()
+            time.sleep(2.5)
+            held = _rss(way.pid)
+            clients.join()
             print(f"{way.name}: {before / 1e6:.1f} MB, with 256 streams {(held - before) / 256 / 1e3:.1f} kB a stream")
 
 
 def _slow_client(way: Way, rounds: int, seconds: float) -> None:
     lines = int(seconds / 0.02)
     seen = [
-        [_quantile(asyncio.run(peers.load(way.port, 32, lines, 0.02, stalled=n)).delays, 0.99) for n in (0, 8)]
+        [_quantile(peers.load(way.port, 32, lines, 0.02, stalled=n).delays, 0.99) for n in (0, 8)]
         for _ in range(rounds)
     ]
     alone, beside = _by_column(seen, statistics.median)
@@ -153,10 +153,10 @@ def _slow_client(way: Way, rounds: int, seconds: float) -> None:
 
 
 def _growth(way: Way, requests: int) -> None:
-    asyncio.run(peers.load(way.port, 10, 20, 0.0, times=100))
+    peers.load(way.port, 10, 20, 0.0, times=100)
     before = _rss(way.pid)
     start = time.monotonic()
-    asyncio.run(peers.load(way.port, 10, 20, 0.0, times=requests // 10))
+    peers.load(way.port, 10, 20, 0.0, times=requests // 10)
     took = time.monotonic() - start
     grown = (_rss(way.pid) - before) / 1e3
     print(f"{requests} requests of 20 tokens after 1000 others: {grown:+.0f} kB, at {requests / took:.0f} requests/s")
@@ -167,7 +167,7 @@ def _ways() -> Iterator[list[Way]]:
     """Start the server, nginx if it is there, and the exporter; end them."""
     server, front, listen, metrics = _free_ports(4)
     fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=_serve, args=(server,), daemon=True)]
+    children = [fork.Process(target=peers.serve, args=(server,), daemon=True)]
     children[0].start()
     processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as name:
@@ -196,10 +196,6 @@ def _ways() -> Iterator[list[Way]]:
             for process in processes:
                 process.terminate()
                 process.wait(timeout=10)
-
-
-def _serve(port: int) -> None:
-    asyncio.run(peers.serve(port))
 
 
 def _scrape(port: int) -> None:
