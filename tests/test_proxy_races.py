@@ -8,7 +8,7 @@ import pytest
 
 from exporter.proxy.http1 import Request
 from exporter.proxy.link import Link
-from exporter.proxy.watching import Ending, Watcher
+from exporter.proxy.watching import Ending, Notes, Watcher
 
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -84,8 +84,9 @@ class World:
 
     def __init__(self, refused: bool = False) -> None:
         self.endings = Endings()
+        self.notes = Notes(self.endings.watch)
         self.refused = refused
-        self.link = Link(self._connect, self.endings.watch, b"", set(), lambda: 0.0)
+        self.link = Link(self._connect, self.notes, b"", set(), lambda: 0.0)
         self.client = Wire(self.link.client)
 
     async def _connect(self, protocol: asyncio.BaseProtocol) -> None:
@@ -108,6 +109,7 @@ async def test_a_request_that_waits_is_not_begun_for_a_client_that_has_left() ->
     world.link.client.connection_lost(ConnectionResetError())
     await turns()
     assert world.server.sent == GET
+    world.notes.hear()
     assert world.endings.of == [Ending.COMPLETE]
 
 

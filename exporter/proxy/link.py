@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from exporter.proxy.http1 import UNTIL_CLOSE, BadMessageError, Request, Response, own_answer
 from exporter.proxy.messages import Answers, Requests
 from exporter.proxy.side import Side
-from exporter.proxy.watching import Ending, Guard, Watch, Watcher
+from exporter.proxy.watching import Ending, Guard, Notes, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -46,13 +46,13 @@ class Link:
     """
 
     def __init__(
-        self, connect: Connect, watch: Watch, prefix: bytes, links: set[Link], clock: Callable[[], float]
+        self, connect: Connect, notes: Notes, prefix: bytes, links: set[Link], clock: Callable[[], float]
     ) -> None:
         self.client = Side(_FromClient(self))
         self.server = Side(_FromServer(self))
         self.ended = asyncio.Event()
         self._connect = connect
-        self._watch = watch
+        self._notes = notes
         self._links = links
         self._clock = clock
         self._requests = Requests(prefix)
@@ -103,15 +103,15 @@ class Link:
         self._send(passed.out)
         if isinstance(passed.head, Request):
             self._stop_timer()
-            self._guard = Guard(self._watch, passed.head, at)
+            self._guard = self._notes.open(passed.head, at)
         elif self._requests.held and self._requests.current is None and self._timer is None:
             later = asyncio.get_running_loop().call_later
             self._timer = later(HEAD_TIME, self._refuse, 408, "the head of the request did not come in time")
         if self._guard is not None and passed.out:
             if passed.content:
-                self._guard.tell(Watcher.uploaded, passed.content)
+                self._guard.tell(len(data), Watcher.uploaded, passed.content)
             if self._requests.body.done:
-                self._guard.tell(Watcher.asked, at)
+                self._guard.tell(0, Watcher.asked, at)
         if self._client_left:
             self._pass_end()
         self._next_exchange()
@@ -192,13 +192,21 @@ class Link:
         """Pass on what the server sent, and then tell of it."""
         at = self._clock()
         raw = self._answers.raw is not None
-        passed = self._answers.feed(data, self._requests.current)
-        self.client.write(passed.out)
-        if self._guard is not None:
-            if isinstance(passed.head, Response):
-                self._guard.tell(Watcher.answered, passed.head)
-            if passed.content:
-                self._guard.tell(Watcher.received, at, passed.content)
+        if not raw and self._answers.current is not None:
+            self.client.write(data)
+            content = self._answers.follow(data)
+            if self._guard is not None and content:
+                self._guard.tell(len(data), Watcher.received, at, content)
+            if not self._answers.body.done and self._answers.raw is None:
+                return  # Nearly every read: more of a body.
+        else:
+            passed = self._answers.feed(data, self._requests.current)
+            self.client.write(passed.out)
+            if self._guard is not None:
+                if isinstance(passed.head, Response):
+                    self._guard.tell(len(data), Watcher.answered, passed.head)
+                if passed.content:
+                    self._guard.tell(len(data), Watcher.received, at, passed.content)
         if self._answers.complete:
             self._finish(Ending.COMPLETE, at)
         if self._answers.raw is not None and not raw:
@@ -254,7 +262,7 @@ class Link:
         if guard is not None:
             if self._client_left:
                 ending = Ending.UNHEARD if ending is Ending.COMPLETE else Ending.CLIENT_GONE
-            guard.tell(Watcher.ended, self._clock() if at is None else at, ending)
+            guard.tell(0, Watcher.ended, self._clock() if at is None else at, ending)
 
     def _close(self) -> None:
         self.server.close()

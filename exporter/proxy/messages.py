@@ -88,14 +88,10 @@ class Answers:
         return self.current is not None and self.body.done
 
     def feed(self, data: bytes, request: Request | None) -> Passed:
-        """Return what goes on of these bytes and those held, which answer a request."""
+        """Return what goes on of these bytes and those held, which answer a request; not while one is `current`."""
         if self.raw is not None:
             return Passed(data)
         passed = Passed()
-        if self.current is not None:
-            passed.out = data
-            self._count(data, 0, passed.content)
-            return passed
         data, self.held = self.held + data, b""
         out: list[bytes] = []
         start, final = 0, False
@@ -122,6 +118,12 @@ class Answers:
         elif self.raw is None:
             self.raw = Ending.SERVER_GONE  # The client may make of it what it would make of it without us.
         return passed
+
+    def follow(self, data: bytes) -> list[bytes]:
+        """Return the content in bytes that come after the head of `current`; all of them go on."""
+        content: list[bytes] = []
+        self._count(data, 0, content)
+        return content
 
     def _count(self, data: bytes, start: int, content: list[bytes]) -> None:
         try:

@@ -13,6 +13,7 @@ from exporter.proxy.exchange import watch
 from exporter.proxy.names import Names, fetch_names
 from exporter.proxy.observed import Observed
 from exporter.proxy.proxy import Proxy, report_failure
+from exporter.proxy.watching import Notes
 from exporter.settings import Target
 
 NAMES_FIRST = 1.0
@@ -32,7 +33,8 @@ class ObservingProxy:
         self._target = target
         self._observed = Observed(target.name, settings.slots, contexts, settings.context_length)
         self._names = Names(partial(fetch_names, target))
-        self._proxy = Proxy(target, partial(watch, self._observed, self._names.label), clock)
+        self._notes = Notes(partial(watch, self._observed, self._names.label))
+        self._proxy = Proxy(target, self._notes, clock)
         self._naming: asyncio.Task[None] | None = None
 
     @property
@@ -69,8 +71,10 @@ class ObservingProxy:
 
     def samples(self) -> Sequence[Sample]:
         """Return the numbers as samples."""
+        self._notes.hear()
         return self._observed.samples()
 
     def blocks(self, backend: str) -> Mapping[str, str]:
         """Return the numbers as finished text lines by family."""
+        self._notes.hear()
         return self._observed.blocks(backend)

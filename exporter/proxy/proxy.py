@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from exporter import access
 from exporter.proxy.link import Link
-from exporter.proxy.watching import Watch
+from exporter.proxy.watching import Notes
 from exporter.settings import Target
 
 log = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ def report_failure(task: asyncio.Task[None]) -> None:
 
 
 class Proxy:
-    """Listens for a target's clients and forwards each of them; `watch` sees every request.
+    """Listens for a target's clients and forwards each of them; `notes` is told of every request.
 
     `clock` gives seconds.  `where` is the address in use, empty while there is none.
     """
 
-    def __init__(self, target: Target, watch: Watch, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, target: Target, notes: Notes, clock: Callable[[], float] = time.monotonic) -> None:
         self._target = target
-        self._watch = watch
+        self._notes = notes
         self._clock = clock
         self._links: set[Link] = set()
         self._server: asyncio.Server | None = None
@@ -118,7 +118,7 @@ class Proxy:
         return True
 
     def _accept(self) -> asyncio.BaseProtocol:
-        return Link(self._connect, self._watch, self._prefix, self._links, self._clock).client
+        return Link(self._connect, self._notes, self._prefix, self._links, self._clock).client
 
     async def _connect(self, protocol: asyncio.BaseProtocol) -> None:
         """Open a connection to the server; raise OSError or TimeoutError."""
