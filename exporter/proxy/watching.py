@@ -60,14 +60,17 @@ Watch = Callable[[Request, float], Watcher | None]
 """Returns the watcher of a request that came at a time, None for one that is not watched."""
 
 
-HEARD_AFTER = 0.001
-"""Seconds after which what was told is heard.  A server that batches sends the tokens of all its streams at once, and
-most of them go on in this time, before the first is looked at; to wait longer makes for longer turns of hearing."""
+HEARD_AFTER = 0.003
+"""Seconds after which what was told is heard.  A server that batches sends the tokens of all its streams at once: in
+this time they go on, before the first is looked at."""
 
-TURN = 100e-6
-"""Seconds of hearing after which traffic goes first again."""
+TURN = 200e-6
+"""Seconds of hearing in one go."""
 
-MOST = 256 * 2**10
+PAUSE = 0.001
+"""Seconds between two turns of hearing: those whom the traffic woke may wait for the very processor that hears."""
+
+MOST = 64 * 2**10
 """Bytes of what was told that wait to be heard; beyond them the oldest is heard for each that is told."""
 
 NOTE = 256
@@ -113,8 +116,7 @@ class Notes:
             self._hear_one()
             if loop.time() >= end:
                 break
-        # What is due by time comes after the traffic that is there, which a call "soon" would come before.
-        self._turn = loop.call_later(0.0, self._hear_some) if self._told else None
+        self._turn = loop.call_later(PAUSE, self._hear_some) if self._told else None
 
     def _hear_one(self) -> None:
         size, note = self._told.popleft()
