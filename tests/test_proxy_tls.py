@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 from exporter.settings import Tls
 from tests.peers import PEM, server_tls, talking
 from tests.proxying import (
+    END,
     GENERATE,
     STREAM,
     ask,
@@ -15,6 +17,7 @@ from tests.proxying import (
     on_connection,
     post,
     proxied,
+    recorded,
     token,
 )
 
@@ -41,6 +44,19 @@ async def test_a_server_behind_tls_is_reached_if_its_certificate_is_right_and_it
             assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 ")
         async with proxied(url, tls=Tls(ca_file=PEM / "none.pem")) as proxy:
             assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 ")
+
+
+async def test_certificates_that_were_changed_hold_from_the_next_connection_on(tmp_path: Path) -> None:
+    ca_file = tmp_path / "ca.pem"
+    ca_file.write_bytes((PEM / "ca.pem").read_bytes())
+    answer = STREAM + token() + END
+    async with (
+        talking(on_connection(recorded((answer,), bytearray(), len(GENERATE))), server_tls()) as url,
+        proxied(url, tls=Tls(ca_file=ca_file, server_name="llm.test")) as proxy,
+    ):
+        assert await ask(proxy, GENERATE) == answer
+        ca_file.write_text("nobody")
+        assert (await ask(proxy, GENERATE)).startswith(b"HTTP/1.1 502 ")
 
 
 async def test_bytes_of_many_tls_records_arrive_as_they_were_sent_both_ways() -> None:

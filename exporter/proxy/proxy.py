@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -49,7 +48,6 @@ class Proxy:
         self._host = parts.hostname or ""
         self._port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         self._prefix = parts.path.encode()
-        self._tls: ssl.SSLContext | None = None
         self._reachable = True
 
     @property
@@ -123,11 +121,11 @@ class Proxy:
     async def _connect(self, protocol: asyncio.BaseProtocol) -> None:
         """Open a connection to the server; raise OSError or TimeoutError."""
         try:
-            self._tls = self._tls or access.ssl_context(self._target)
-            name = self._target.tls.server_name if self._tls is not None else None
+            tls = access.ssl_context(self._target)
+            name = None if tls is None else self._target.tls.server_name
             async with asyncio.timeout(CONNECT_TIME):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: protocol, self._host, self._port, ssl=self._tls, server_hostname=name
+                    lambda: protocol, self._host, self._port, ssl=tls, server_hostname=name
                 )
         except (OSError, access.AccessError) as error:  # TimeoutError is an OSError.
             if self._reachable:

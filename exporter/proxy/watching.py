@@ -110,13 +110,15 @@ class Notes:
             self._hear_one()
 
     def _hear_some(self) -> None:
+        self._turn = None
         loop = asyncio.get_running_loop()
         end = loop.time() + TURN
         while self._told:
             self._hear_one()
             if loop.time() >= end:
                 break
-        self._turn = loop.call_later(PAUSE, self._hear_some) if self._told else None
+        if self._told:
+            self._turn = loop.call_later(PAUSE, self._hear_some)
 
     def _hear_one(self) -> None:
         size, note = self._told.popleft()
