@@ -18,6 +18,7 @@ from exporter.proxy.keys import TopValues
 from tests.peers import Talk, talking
 from tests.proxying import (
     END,
+    GENERATE,
     STREAM,
     ask,
     connect,
@@ -160,6 +161,12 @@ async def test_a_packed_stream_is_read_and_an_unknown_packing_only_passes() -> N
             assert values(proxy, "generation_tokens_total") == {"m": tokens if coding == "gzip" else 0}
 
 
+def kept() -> list[object]:
+    """Return what watches requests and is not gone."""
+    gc.collect()
+    return [held for held in gc.get_objects() if isinstance(held, Embedding)]
+
+
 async def test_nothing_that_users_write_or_read_is_kept_logged_or_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     async with talking(replying(http(RESPONSES, "text/event-stream"))) as url, proxied(url) as proxy:
@@ -170,10 +177,23 @@ async def test_nothing_that_users_write_or_read_is_kept_logged_or_shown(caplog: 
         writer.close()
         await until(lambda: not proxy.busy)
         told = caplog.text + "".join(proxy.blocks("ollama").values())
-        gc.collect()
-        kept = [held for held in gc.get_objects() if isinstance(held, Embedding)]
+        assert kept() == []
     assert "sekret" not in told
-    assert kept == []
+
+
+async def test_a_proxy_that_was_ended_keeps_nothing_of_what_was_under_way() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b'x"}')
+        writer.write(STREAM + token())
+        await reader.read()
+
+    async with talking(on_connection(talk)) as url, proxied(url) as proxy:
+        reader, writer = await connect(proxy)
+        writer.write(GENERATE)
+        await reader.readexactly(len(STREAM + token()))
+        await proxy.close(0.0)
+        assert kept() == []
+        writer.close()
 
 
 VALUES = st.recursive(

@@ -68,6 +68,7 @@ class ObservingProxy:
         """End within some seconds."""
         await self.retire()
         await self._proxy.close(grace_s)
+        self._notes.hear()
 
     def samples(self) -> Sequence[Sample]:
         """Return the numbers as samples."""
