@@ -90,7 +90,7 @@ class Stream:
             return False
         asked = json.loads(body)
         self.left, self.made, self.gap = asked["lines"], 0, asked["gap"]
-        self.pad = b"x" * asked.get("pad", 0)
+        self.pad = b"x" * asked["pad"]
         self.due = asked["begin"]
         return True
 

@@ -193,20 +193,16 @@ class Link:
         at = self._clock()
         raw = self._answers.raw is not None
         if not raw and self._answers.current is not None:
-            self.client.write(data)
+            self.client.write(data)  # The usual read is of a body, all of which goes on.
             content = self._answers.follow(data)
-            if self._guard is not None and content:
-                self._guard.tell(len(data), Watcher.received, at, content)
-            if not self._answers.body.done and self._answers.raw is None:
-                return  # Nearly every read: more of a body.
         else:
             passed = self._answers.feed(data, self._requests.current)
             self.client.write(passed.out)
-            if self._guard is not None:
-                if isinstance(passed.head, Response):
-                    self._guard.tell(len(data), Watcher.answered, passed.head)
-                if passed.content:
-                    self._guard.tell(len(data), Watcher.received, at, passed.content)
+            content = passed.content
+            if self._guard is not None and isinstance(passed.head, Response):
+                self._guard.tell(len(data), Watcher.answered, passed.head)
+        if self._guard is not None and content:
+            self._guard.tell(len(data), Watcher.received, at, content)
         if self._answers.complete:
             self._finish(Ending.COMPLETE, at)
         if self._answers.raw is not None and not raw:
